@@ -1,0 +1,114 @@
+/* kernels/kernels.h: every hot operation behind one table of function pointers. Each operation NAME exists as
+ * NAME_ref.c (double accumulation, plain loops, never optimised), NAME_cpu.c (OpenMP, SIMD, BLAS) and, where there is a
+ * device, NAME.cu. A table is filled ref, then cpu, then cuda; `--backend` is exact: an operation that the chosen
+ * backend lacks is an error, never a silent detour (kern_backend names it).
+ *
+ * Row-major C order. Arguments: outputs, inputs, dims (outermost first), strides, scalars. All pointers of one call
+ * live in the backend's memory. Exactness (DESIGN.md): bits depend neither on the number of threads nor on which other
+ * prompts are packed beside one: work is cut into row tiles that start at prompt boundaries, BLAS is single-threaded
+ * inside a tile, every sum has a fixed order. */
+#ifndef AG_KERNELS_KERNELS_H
+#define AG_KERNELS_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/cli.h"
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Rows [row, row + rows) of a packed array; never across a prompt boundary; rows <= KERN_TILE_ROWS. */
+#define KERN_TILE_ROWS 256
+struct kern_tile {
+    int64_t row, rows;
+};
+
+/* Element types of stored weights. Names as in the files. */
+enum kern_dtype {
+    KERN_F32, KERN_F16, KERN_BF16, KERN_F64,
+    KERN_Q4_0, KERN_Q4_1, KERN_Q5_0, KERN_Q5_1, KERN_Q8_0, KERN_Q2_K, KERN_Q3_K, KERN_Q4_K, KERN_Q5_K, KERN_Q6_K,
+    KERN_DTYPE_COUNT
+};
+struct kern_dtype_info {
+    const char *name;
+    int64_t block_elements, block_bytes; /* F32: 1, 4; Q4_K: 256, 144 */
+};
+extern const struct kern_dtype_info kern_dtypes[KERN_DTYPE_COUNT];
+
+struct kern_ops {
+    const char *name; /* "ref", "cpu", "cuda" */
+
+    /* y (rows, D) f32 from rows * D / block_elements blocks of a stored type (spec/checkpoints.md 2.1); bit-exact on
+     * every backend. D is a multiple of block_elements (checked by the reader). */
+    void (*dequant)(float *y, const void *blocks, enum kern_dtype dtype, int64_t rows, int64_t D);
+
+    /* y (T, N) = x (T, K) w (N, K)^T + bias (N); accumulate: y += instead of y =; bias may be NULL. Leading dimensions
+     * ldy, ldx in floats. Rows are those of the tiles; rows outside every tile are untouched. */
+    void (*linear)(float *y, const float *x, const float *w, const float *bias, const struct kern_tile *tiles,
+                   int64_t n_tiles, int64_t N, int64_t K, int64_t ldy, int64_t ldx, bool accumulate);
+
+    /* y_t = x_t * (mean(x_t^2) + eps)^-1/2 * w for `rows` rows of width C at strides ldy, ldx; y may be x. Used for
+     * hidden states (C wide) and, with rows = T * heads, for QK-norm (D wide). */
+    void (*rmsnorm)(float *y, const float *x, const float *w, int64_t rows, int64_t C, int64_t ldy, int64_t ldx,
+                    double eps);
+
+    /* In place on x (T, heads, D) with row stride ldx: half-split rotary embedding of the first n_rot coordinates, angle =
+     * f32(position) * inv_freq[i] in f32, cos and sin times attention_scaling (spec/softmax-models.md section 2).
+     * position (T) int32. y may be x. */
+    void (*rope)(float *y, const float *x, const int32_t *position, const float *inv_freq, int64_t T, int64_t heads,
+                 int64_t D, int64_t n_rot, int64_t ldy, int64_t ldx, float attention_scaling);
+
+    /* out (T, Hq, Dv): causal softmax attention inside each prompt [offsets[p], offsets[p+1]); query head a uses KV head
+     * a / (Hq / Hk); window w > 0: only keys with t - j < w. Row strides in floats; memory linear in the length.
+     * scratch: kern_attention_scratch floats. */
+    void (*attention)(float *out, const float *q, const float *k, const float *v, const int64_t *offsets, int64_t P,
+                      int64_t Hq, int64_t Hk, int64_t D, int64_t Dv, int64_t ldo, int64_t ldq, int64_t ldk, int64_t ldv,
+                      double scale, int64_t window);
+
+    /* y (rows, F) = silu(gate) * up, strides in floats; y may be gate. */
+    void (*swiglu)(float *y, const float *gate, const float *up, int64_t rows, int64_t F, int64_t ldy, int64_t ldg,
+                   int64_t ldu);
+
+    /* Per row of logits (rows, V): nll = log sum exp(row) - row[target], argmax (lowest index on ties). double inside. */
+    void (*nll)(double *nll, int32_t *argmax, const float *logits, const int32_t *target, int64_t rows, int64_t V);
+
+    /* Mean mu (D) and population covariance cov (D, D, full symmetric) of the keys x + j * token_stride for j in rows[]
+     * (n of them, ascending), shifted as MATH.md section 2 says, in double. n = 0: mu and cov are NaN. One call is one
+     * (head, basis); the caller loops over them in parallel. */
+    void (*moments)(double *mu, double *cov, const float *x, const int32_t *rows, int64_t n, int64_t D,
+                    int64_t token_stride);
+
+    /* Alignment energies (MATH.md section 4): for each of T keys, total[t] = |k_t - mu|^2 and inside[t] =
+     * |U_r^T (k_t - mu)|^2, U (r, D): one eigenvector per row. */
+    void (*align)(double *inside, double *total, const float *x, const double *mu, const double *U, int64_t T, int64_t D,
+                  int64_t r, int64_t token_stride);
+
+    /* Symmetric eigenproblem of n matrices a (n, D, D) in double, overwritten: a[i] row j becomes the eigenvector of
+     * w[i][j], w (n, D) descending. info (n): 0, or the solver's status, non-zero meaning that result i is not valid. */
+    void (*eigh)(double *w, double *a, int *info, int64_t n, int64_t D);
+};
+
+/* The table of a backend; AUTO picks the best that this build and machine have. AG_E_UNSUPPORTED with the reason
+ * otherwise. */
+enum ag_status kern_backend(const struct kern_ops **ops, enum ag_backend backend, struct ag_error *err);
+
+/* Cuts packed prompts into tiles (in prompt order): returns how many; tiles may be NULL to count. */
+int64_t kern_tiles(struct kern_tile *tiles, const int64_t *offsets, int64_t P);
+
+/* Threads used by the cpu backend; n = 0: all that the process may use. BLAS stays single-threaded. */
+void kern_set_threads(int64_t n);
+int64_t kern_threads(void);
+
+/* DESIGN.md, BLAS core: when OpenBLAS chose kernels too weak for this processor, sets OPENBLAS_CORETYPE and executes
+ * the program again (once). Call first thing in main. Returns when nothing is to be done or exec failed. */
+void kern_blas_core_fix(char **argv);
+/* "SkylakeX (as detected)", for -v and info. */
+const char *kern_blas_core(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,60 @@
+/* probe/model.h: what a checkpoint is as a model: family, dimensions, RoPE, windows, and which tensor plays which role. */
+#ifndef AG_PROBE_MODEL_H
+#define AG_PROBE_MODEL_H
+
+#include "base/block.h"
+#include "probe/checkpoint.h"
+
+enum model_family { MODEL_LLAMA, MODEL_QWEN2, MODEL_QWEN3 };
+
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3 };
+struct model_rope {
+    enum rope_type type;
+    double theta, factor;
+    double low_freq_factor, high_freq_factor, original_max_position; /* llama3 */
+    int64_t n_rot;          /* coordinates that rotate */
+    float *inv_freq;        /* (n_rot / 2) f32, scaling applied, as the reference library computes it */
+    float attention_scaling; /* 1 for these types */
+};
+
+/* One matrix or vector of the model, found and shape-checked. rotate_heads > 0: rows are stored in GGUF llama order for
+ * that many heads and must be unpermuted (spec/checkpoints.md section 4, fact 1). */
+struct model_weight {
+    const struct ckpt_tensor *tensor; /* NULL: the model has none (no bias, no QK-norm) */
+    int64_t rotate_heads;
+};
+struct model_layer {
+    struct ag_layer_shape shape;
+    struct model_weight norm1, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
+    struct model_weight norm2, gate, up, down, gate_bias, up_bias, down_bias;
+};
+
+struct model {
+    const char *name;         /* directory or general.name, for titles */
+    enum model_family family;
+    const char *architecture; /* "llama", "qwen2", "qwen3" */
+    int64_t L, C, F, V;       /* V: rows of the embedding */
+    int64_t max_position;     /* 0: unknown */
+    double norm_eps;
+    struct model_rope rope;
+    bool tied; /* the head is the embedding */
+    struct model_weight embedding, final_norm, head;
+    struct model_layer *layers; /* (L) */
+    struct ag_layer_shape *shapes; /* (L) the layers' shapes, contiguous, for ag_source */
+    const char *chat_template_source; /* where a chat template was seen; NULL: none. Never evaluated. */
+    const struct ckpt *ckpt; /* borrowed */
+    struct ag_arena *arena;
+};
+
+/* Reads config.json or the GGUF keys, refuses by name what the forward pass would not honour (unknown architecture,
+ * activation, RoPE type, softcaps, sliding patterns of other families, ...), finds all tensors and checks their shapes. */
+enum ag_status model_open(struct model **out, const struct ckpt *ckpt, struct ag_error *err);
+void model_close(struct model *model);
+
+/* `count` rows from `row` of a weight as f32 (dequantised, unpermuted) into out; vectors: one row. raw: scratch of
+ * model_raw_bytes(weight, count). */
+enum ag_status model_load(float *out, const struct model *model, const struct model_weight *weight, int64_t row,
+                          int64_t count, void *raw, const struct kern_ops *ops, struct ag_error *err);
+int64_t model_raw_bytes(const struct model_weight *weight, int64_t count);
+
+#endif
