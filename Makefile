@@ -50,7 +50,7 @@ semicolon := ;
 NVCC_ARCH := $(foreach a,$(subst $(semicolon), ,$(CUDA_ARCH)),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
 endif
 
-.PHONY: all demo demo-run test test-run test-long test-gpu bench bench-gpu figures fetch format install headers info help \
+.PHONY: FORCE all demo demo-run test test-run test-long test-gpu bench bench-gpu figures fetch format install headers info help \
 	packages packages-check sanitize clean manual
 
 all: $(BUILD)/attgeo attgeo.1
@@ -64,20 +64,28 @@ packages: ## install the Debian packages that are missing (root or sudo; otherwi
 	@sh base/packages.sh
 
 $(BUILD)/attgeo: $(OBJ) $(BUILD)/obj/attgeo.o | packages-check
-	$(CC) -o $@ $^ $(OPT) $(LDFLAGS) $(AG_LIBS)
+	@echo '  link $@'
+	@$(CC) -o $@ $^ $(OPT) $(LDFLAGS) $(AG_LIBS)
 $(BUILD)/attgeo-test: $(OBJ) $(TEST_OBJ)
-	$(CC) -o $@ $^ $(OPT) $(LDFLAGS) $(AG_LIBS) $(shell pkg-config --libs cmocka mpfr 2>/dev/null)
+	@echo '  link $@'
+	@$(CC) -o $@ $^ $(OPT) $(LDFLAGS) $(AG_LIBS) $(shell pkg-config --libs cmocka mpfr 2>/dev/null)
 
 $(BUILD)/obj/%_cpu.o: AG_CFLAGS += -ffp-contract=fast
 $(BUILD)/obj/kernels/dequant_cpu.o: AG_CFLAGS += -ffp-contract=off
 $(BUILD)/obj/%.o: %.c | packages-check
 	@mkdir -p $(@D)
-	$(CC) $(AG_CFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+	@echo '  cc   $<'
+	@$(CC) $(AG_CFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 $(BUILD)/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(NVCC) -std=c++17 -O3 -lineinfo $(NVCC_ARCH) -I. -DAG_HAVE_CUDA=1 -Xcompiler -Wall,-Wextra,-fvisibility=hidden -MMD -MP -c $< -o $@
+	@echo '  nvcc $<'
+	@$(NVCC) -std=c++17 -O3 -lineinfo $(NVCC_ARCH) -I. -DAG_HAVE_CUDA=1 -Xcompiler -Wall,-Wextra,-fvisibility=hidden -MMD -MP -c $< -o $@
 # The version carries the git revision: rebuilt when HEAD moves.
 $(BUILD)/obj/base/cli.o: AG_CFLAGS += -DAG_GIT='"$(GIT)"'
+$(BUILD)/obj/base/cli.o: $(BUILD)/revision
+$(BUILD)/revision: FORCE
+	@mkdir -p $(@D); echo '$(GIT)' | cmp -s - $@ || echo '$(GIT)' > $@
+FORCE:
 $(BUILD)/obj/plots/%.o $(BUILD)/obj/data/%.o: $(EMBEDDED)
 -include $(OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/obj/attgeo.d
 
@@ -88,7 +96,7 @@ headers: ## every header compiles alone, as C and as C++ (which CUDA is)
 
 # The manual page is made from the tables that --help is made from; it is committed, and a test compares.
 attgeo.1: $(if $(filter release,$(config)),$(BUILD)/attgeo)
-	$(if $(filter release,$(config)),$(BUILD)/attgeo --manual > $@.tmp && mv $@.tmp $@)
+	@$(if $(filter release,$(config)),$(BUILD)/attgeo --manual > $@.tmp && mv $@.tmp $@)
 manual: attgeo.1 ## attgeo.1 from the command tables
 
 test: packages ## build and run every test that needs no GPU

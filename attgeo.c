@@ -1,0 +1,11 @@
+/* attgeo.c: main and the command table, nothing else. */
+#include <stdio.h>
+
+#include "base/commands.h"
+
+static const struct ag_command *const commands[] = {
+};
+
+int main(int argc, char **argv) {
+    return ag_cli_main(argc, argv, commands, (int)(sizeof commands / sizeof commands[0]), stdout, stderr);
+}
