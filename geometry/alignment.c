@@ -2,8 +2,7 @@
 
 #include <math.h>
 
-double geom_largest(const double *total, const uint8_t *role, int64_t T, int64_t skip)
-{
+double geom_largest(const double *total, const uint8_t *role, int64_t T, int64_t skip) {
     double largest = 0;
     for (int64_t t = skip; t < T; t++)
         if (role[t] != AG_ROLE_ANSWER && total[t] > largest) largest = total[t];
@@ -11,8 +10,7 @@ double geom_largest(const double *total, const uint8_t *role, int64_t T, int64_t
 }
 
 void geom_align(struct geom_alignment *out, double *a, const double *inside, const double *total, const uint8_t *role,
-                int64_t T, int64_t skip)
-{
+                int64_t T, int64_t skip) {
     const double cut = GEOM_UNDEFINED * geom_largest(total, role, T, skip);
     *out = (struct geom_alignment){{0}, {0}, {0}};
     for (int64_t t = 0; a && t < skip && t < T; t++) a[t] = NAN;
@@ -29,7 +27,6 @@ void geom_align(struct geom_alignment *out, double *a, const double *inside, con
     }
 }
 
-double geom_role_mean(const struct geom_alignment *alignment, enum ag_role role)
-{
+double geom_role_mean(const struct geom_alignment *alignment, enum ag_role role) {
     return alignment->count[role] > 0 ? alignment->sum[role] / (double)alignment->count[role] : NAN;
 }

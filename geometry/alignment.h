@@ -15,8 +15,9 @@ struct geom_alignment {
     int64_t undefined[AG_ROLE_COUNT]; /* tokens without */
 };
 
-/* a(k) = inside / total in [0,1] for tokens [skip, T); NaN where total <= GEOM_UNDEFINED * largest. largest: of the total of
- * all keys that geometry sees (not answer tokens), see geom_largest. a (T) may be NULL; entries before skip are NaN. */
+/* a(k) = inside / total in [0,1] for tokens [skip, T); NaN where total <= GEOM_UNDEFINED * largest. largest: of the
+ * total of all keys that geometry sees (not answer tokens), see geom_largest. a (T) may be NULL; entries before skip
+ * are NaN. */
 void geom_align(struct geom_alignment *out, double *a, const double *inside, const double *total, const uint8_t *role,
                 int64_t T, int64_t skip);
 

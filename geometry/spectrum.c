@@ -4,8 +4,7 @@
 #include <string.h>
 
 void geom_moments_merge(int64_t *n, double *mu, double *cov, int64_t n_b, const double *mu_b, const double *cov_b,
-                        int64_t D)
-{
+                        int64_t D) {
     if (n_b == 0) return;
     if (*n == 0) {
         *n = n_b;
@@ -25,14 +24,12 @@ void geom_moments_merge(int64_t *n, double *mu, double *cov, int64_t n_b, const 
     *n += n_b;
 }
 
-void geom_spectrum_clamp(double *s, int64_t D)
-{
+void geom_spectrum_clamp(double *s, int64_t D) {
     for (int64_t i = 0; i < D; i++)
         if (s[i] < 0) s[i] = 0;
 }
 
-struct geom_ranks geom_ranks(const double *s, int64_t D, double mu2)
-{
+struct geom_ranks geom_ranks(const double *s, int64_t D, double mu2) {
     struct geom_ranks ranks = {NAN, NAN, NAN, NAN, NAN, NAN, NAN};
     double trace = 0, squares = 0, entropy = 0;
     for (int64_t i = 0; i < D; i++) trace += s[i];
@@ -55,8 +52,7 @@ struct geom_ranks geom_ranks(const double *s, int64_t D, double mu2)
     return ranks;
 }
 
-double geom_explained(const double *s, int64_t D, int64_t r)
-{
+double geom_explained(const double *s, int64_t D, int64_t r) {
     double inside = 0, trace = 0;
     for (int64_t i = 0; i < D; i++) {
         trace += s[i];
@@ -65,8 +61,7 @@ double geom_explained(const double *s, int64_t D, int64_t r)
     return trace > 0 ? inside / trace : NAN;
 }
 
-double geom_gap(const double *s, int64_t D, int64_t r)
-{
+double geom_gap(const double *s, int64_t D, int64_t r) {
     if (r >= D || !(s[r - 1] > 0)) return NAN;
     return (s[r - 1] - s[r]) / s[r - 1];
 }

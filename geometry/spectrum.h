@@ -1,23 +1,25 @@
-/* geometry/spectrum.h: moments that merge, and what is read off a spectrum (MATH.md sections 2 and 3). Pure functions. */
+/* geometry/spectrum.h: moments that merge, and what is read off a spectrum (MATH.md sections 2 and 3). Pure functions.
+ */
 #ifndef AG_GEOMETRY_SPECTRUM_H
 #define AG_GEOMETRY_SPECTRUM_H
 
 #include <stdint.h>
 
-/* (n, mean, population covariance) of set A, updated to that of A and B together: the pairwise update of Chan, Golub and
- * LeVeque. mu (D), cov (D, D) symmetric, in the squared unit of the keys. An empty set may hold anything (NaN). */
+/* (n, mean, population covariance) of set A, updated to that of A and B together: the pairwise update of Chan, Golub
+ * and LeVeque. mu (D), cov (D, D) symmetric, in the squared unit of the keys. An empty set may hold anything (NaN). */
 void geom_moments_merge(int64_t *n, double *mu, double *cov, int64_t n_b, const double *mu_b, const double *cov_b,
                         int64_t D);
 
-/* Named measures of one spectrum. NaN where undefined: all but trace for tr = 0, all for a spectrum that is not finite. */
+/* Named measures of one spectrum. NaN where undefined: all but trace for tr = 0, all for a spectrum that is not finite.
+ */
 struct geom_ranks {
-    double trace;              /* tr Sigma, squared unit of the keys */
-    double effective_rank;     /* exp(-sum p log p), p_i = s_i / tr; 1 to D */
+    double trace;               /* tr Sigma, squared unit of the keys */
+    double effective_rank;      /* exp(-sum p log p), p_i = s_i / tr; 1 to D */
     double participation_ratio; /* (sum s)^2 / sum s^2; 1 to D */
-    double stable_rank;        /* tr / s_1; 1 to D */
-    double numerical_rank;     /* #{s_i > 1e-11 s_1} */
-    double condition;          /* s_1 over the smallest s_i that numerical_rank counts */
-    double mean_dominance;     /* |mu|^2 / (|mu|^2 + tr) in [0,1]; defined for tr = 0 too unless mu = 0 as well */
+    double stable_rank;         /* tr / s_1; 1 to D */
+    double numerical_rank;      /* #{s_i > 1e-11 s_1} */
+    double condition;           /* s_1 over the smallest s_i that numerical_rank counts */
+    double mean_dominance;      /* |mu|^2 / (|mu|^2 + tr) in [0,1]; defined for tr = 0 too unless mu = 0 as well */
 };
 #define GEOM_RANK_CUT 1e-11
 

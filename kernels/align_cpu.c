@@ -1,5 +1,5 @@
-/* kernels/align_cpu.c: alignment energies. Eight keys against sixteen eigenvectors at a time, in registers; one call runs
- * on one thread and every sum has a fixed order, whatever T is. */
+/* kernels/align_cpu.c: alignment energies. Eight keys against sixteen eigenvectors at a time, in registers; one call
+ * runs on one thread and every sum has a fixed order, whatever T is. */
 #include <string.h>
 
 #include "kernels/ops.h"
@@ -11,8 +11,7 @@
 typedef double vec __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
 
 /* inside[8] += squared projections of y (8, D) on the 16 columns of u (D, 16). */
-static inline void project(double inside[KEYS], const double *y, const double *u, int64_t D)
-{
+static inline void project(double inside[KEYS], const double *y, const double *u, int64_t D) {
     vec acc[KEYS][VECTORS / LANES];
     memset(acc, 0, sizeof(acc));
     for (int64_t i = 0; i < D; i++) {
@@ -30,8 +29,7 @@ static inline void project(double inside[KEYS], const double *y, const double *u
 }
 
 void kern_align_cpu(double *inside, double *total, const float *x, const double *mu, const double *U, int64_t T,
-                    int64_t D, int64_t r, int64_t token_stride)
-{
+                    int64_t D, int64_t r, int64_t token_stride) {
     _Alignas(64) double u[KERN_GEOMETRY_D_MAX * VECTORS];
     _Alignas(64) double y[KEYS * KERN_GEOMETRY_D_MAX];
     for (int64_t t = 0; t < T; t++) inside[t] = 0;

@@ -2,8 +2,7 @@
 #include "kernels/ops.h"
 
 void kern_align_ref(double *inside, double *total, const float *x, const double *mu, const double *U, int64_t T,
-                    int64_t D, int64_t r, int64_t token_stride)
-{
+                    int64_t D, int64_t r, int64_t token_stride) {
     for (int64_t t = 0; t < T; t++) {
         const float *key = x + t * token_stride;
         inside[t] = total[t] = 0;

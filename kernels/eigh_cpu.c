@@ -1,4 +1,5 @@
-/* kernels/eigh_cpu.c: the symmetric eigenproblem by LAPACK's divide and conquer. Each problem runs on the calling thread. */
+/* kernels/eigh_cpu.c: the symmetric eigenproblem by LAPACK's divide and conquer. Each problem runs on the calling
+ * thread. */
 #include <lapacke.h>
 #include <math.h>
 #include <string.h>
@@ -7,8 +8,7 @@
 #include "kernels/ops.h"
 
 static int solve(double *w, double *a, int64_t D, double *work, lapack_int work_size, lapack_int *iwork,
-                 lapack_int iwork_size)
-{
+                 lapack_int iwork_size) {
     for (int64_t i = 0; i < D * D; i++)
         if (!isfinite(a[i])) return KERN_EIGH_NOT_FINITE; /* LAPACK may loop or answer nonsense */
     /* Symmetric, so the row-major matrix is its own column-major one, and the eigenvectors come back as our rows. */
@@ -29,8 +29,7 @@ static int solve(double *w, double *a, int64_t D, double *work, lapack_int work_
     return 0;
 }
 
-void kern_eigh_cpu(double *w, double *a, int *info, int64_t n, int64_t D)
-{
+void kern_eigh_cpu(double *w, double *a, int *info, int64_t n, int64_t D) {
     const int64_t work_size = 1 + 6 * D + 2 * D * D, iwork_size = 3 + 5 * D; /* LAPACK's minimum for jobz = V */
     struct ag_arena *arena = ag_arena_new("eigenproblem");
     double *work = arena ? AG_NEW(arena, double, work_size, NULL) : NULL;

@@ -1,5 +1,5 @@
-/* kernels/eigh_ref.c: the symmetric eigenproblem by cyclic Jacobi rotations (Golub & Van Loan, section 8.5), independent of
- * LAPACK. Slow, small and accurate. */
+/* kernels/eigh_ref.c: the symmetric eigenproblem by cyclic Jacobi rotations (Golub & Van Loan, section 8.5),
+ * independent of LAPACK. Slow, small and accurate. */
 #include <math.h>
 #include <string.h>
 
@@ -9,8 +9,7 @@
 #define SWEEPS_MAX 60
 
 /* Largest component of every eigenvector positive, so that the same matrix gives the same rows on every backend. */
-void kern_eigh_signs(double *a, int64_t D)
-{
+void kern_eigh_signs(double *a, int64_t D) {
     for (int64_t i = 0; i < D; i++) {
         double *row = a + i * D, best = 0;
         for (int64_t j = 0; j < D; j++)
@@ -20,8 +19,7 @@ void kern_eigh_signs(double *a, int64_t D)
     }
 }
 
-static void rotate(double *a, double *v, int64_t D, int64_t p, int64_t q)
-{
+static void rotate(double *a, double *v, int64_t D, int64_t p, int64_t q) {
     const double apq = a[p * D + q];
     if (apq == 0) return;
     const double theta = (a[q * D + q] - a[p * D + p]) / (2 * apq);
@@ -44,8 +42,7 @@ static void rotate(double *a, double *v, int64_t D, int64_t p, int64_t q)
     }
 }
 
-static int solve(double *w, double *a, double *v, int64_t D)
-{
+static int solve(double *w, double *a, double *v, int64_t D) {
     double scale = 0;
     for (int64_t i = 0; i < D * D; i++) {
         if (!isfinite(a[i])) return KERN_EIGH_NOT_FINITE;
@@ -78,10 +75,9 @@ static int solve(double *w, double *a, double *v, int64_t D)
     return 0;
 }
 
-void kern_eigh_ref(double *w, double *a, int *info, int64_t n, int64_t D)
-{
+void kern_eigh_ref(double *w, double *a, int *info, int64_t n, int64_t D) {
     struct ag_arena *arena = ag_arena_new("eigenproblem");
-    double *v = arena ? AG_NEW(arena, double, D * D, NULL) : NULL;
+    double *v = arena ? AG_NEW(arena, double, D *D, NULL) : NULL;
     for (int64_t i = 0; i < n; i++) info[i] = v ? solve(w + i * D, a + i * D * D, v, D) : KERN_EIGH_MEMORY;
     ag_arena_free(arena);
 }

@@ -1,6 +1,6 @@
-/* kernels/moments_cpu.c: mean and covariance in one pass over the keys. A block of keys is widened to double and shifted by
- * the mean of the first block; its products go through a register tile of 8 x 16 sums, upper triangle only. One call is
- * one (head, basis) and runs on one thread; every sum has a fixed order. */
+/* kernels/moments_cpu.c: mean and covariance in one pass over the keys. A block of keys is widened to double and
+ * shifted by the mean of the first block; its products go through a register tile of 8 x 16 sums, upper triangle only.
+ * One call is one (head, basis) and runs on one thread; every sum has a fixed order. */
 #include <math.h>
 #include <string.h>
 
@@ -12,13 +12,13 @@
 #define TILE_J 16
 #define LANES 8
 
-/* A vector type cannot be spelled without a typedef. may_alias and the alignment of one double: it reads plain arrays. */
+/* A vector type cannot be spelled without a typedef. may_alias and the alignment of one double: it reads plain arrays.
+ */
 typedef double vec __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
 
 /* sums[8][16] += y[:, i0..i0+8)^T y[:, j0..j0+16) over rows of width ld. */
 static inline void tile_add(double sums[TILE_I][TILE_J], const double *y, int64_t rows, int64_t ld, int64_t i0,
-                            int64_t j0)
-{
+                            int64_t j0) {
     vec acc[TILE_I][TILE_J / LANES];
     memcpy(acc, sums, sizeof(acc));
     for (int64_t t = 0; t < rows; t++) {
@@ -34,8 +34,7 @@ static inline void tile_add(double sums[TILE_I][TILE_J], const double *y, int64_
 }
 
 void kern_moments_cpu(double *mu, double *cov, const float *x, const int32_t *rows, int64_t n, int64_t D,
-                      int64_t token_stride)
-{
+                      int64_t token_stride) {
     _Alignas(64) double y[BLOCK_DOUBLES];
     double sum[KERN_GEOMETRY_D_MAX];
     if (n <= 0) {

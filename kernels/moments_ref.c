@@ -4,8 +4,7 @@
 #include "kernels/ops.h"
 
 void kern_moments_ref(double *mu, double *cov, const float *x, const int32_t *rows, int64_t n, int64_t D,
-                      int64_t token_stride)
-{
+                      int64_t token_stride) {
     for (int64_t i = 0; i < D; i++) {
         double sum = 0;
         for (int64_t j = 0; j < n; j++) sum += x[rows[j] * token_stride + i];

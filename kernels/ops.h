@@ -1,4 +1,5 @@
-/* kernels/ops.h: the implementations behind the tables of kernels.h, for backend.c and for tests. Contracts: kernels.h. */
+/* kernels/ops.h: the implementations behind the tables of kernels.h, for backend.c and for tests. Contracts: kernels.h.
+ */
 #ifndef AG_KERNELS_OPS_H
 #define AG_KERNELS_OPS_H
 
@@ -26,7 +27,8 @@ void kern_align_cpu(double *inside, double *total, const float *x, const double 
                     int64_t D, int64_t r, int64_t token_stride);
 void kern_eigh_ref(double *w, double *a, int *info, int64_t n, int64_t D);
 void kern_eigh_cpu(double *w, double *a, int *info, int64_t n, int64_t D);
-/* The sign rule of both: the component of largest magnitude (the first of equals) of each row of a (D, D) is positive. */
+/* The sign rule of both: the component of largest magnitude (the first of equals) of each row of a (D, D) is positive.
+ */
 void kern_eigh_signs(double *a, int64_t D);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* tests/test_geometry.c: moments, eigenproblems, spectra and alignment: identities, invariances, degenerate input and the
- * numbers of CASES.md, on the reference and the cpu kernels. */
+/* tests/test_geometry.c: moments, eigenproblems, spectra and alignment: identities, invariances, degenerate input and
+ * the numbers of CASES.md, on the reference and the cpu kernels. */
 #include <gsl/gsl_randist.h>
 #include <gsl/gsl_rng.h>
 #include <math.h>
@@ -13,7 +13,8 @@
 struct kernels {
     const char *name;
     void (*moments)(double *, double *, const float *, const int32_t *, int64_t, int64_t, int64_t);
-    void (*align)(double *, double *, const float *, const double *, const double *, int64_t, int64_t, int64_t, int64_t);
+    void (*align)(double *, double *, const float *, const double *, const double *, int64_t, int64_t, int64_t,
+                  int64_t);
     void (*eigh)(double *, double *, int *, int64_t, int64_t);
 };
 static const struct kernels backends[] = {{"ref", kern_moments_ref, kern_align_ref, kern_eigh_ref},
@@ -33,24 +34,21 @@ struct head {
     int info;
 };
 
-static double *guarded(struct ag_arena *arena, int64_t n)
-{
+static double *guarded(struct ag_arena *arena, int64_t n) {
     double *data = AG_NEW(arena, double, n + 2 * GUARD, NULL);
     assert_non_null(data);
     for (int64_t i = 0; i < n + 2 * GUARD; i++) data[i] = guard;
     return data + GUARD;
 }
 
-static void check_guard(const double *data, int64_t n)
-{
+static void check_guard(const double *data, int64_t n) {
     for (int64_t i = 1; i <= GUARD; i++) assert_true(data[-i] == guard && data[n - 1 + i] == guard);
 }
 
-static struct head head_new(int64_t T, int64_t D, int64_t stride)
-{
+static struct head head_new(int64_t T, int64_t D, int64_t stride) {
     struct head head = {.arena = ag_arena_new("test"), .T = T, .D = D, .stride = stride};
     assert_non_null(head.arena);
-    head.x = AG_ZEROS(head.arena, float, T * stride + 1, NULL);
+    head.x = AG_ZEROS(head.arena, float, T *stride + 1, NULL);
     head.rows = AG_NEW(head.arena, int32_t, T + 1, NULL);
     for (int64_t t = 0; t < T; t++) head.rows[t] = (int32_t)t;
     head.mu = guarded(head.arena, D);
@@ -63,8 +61,7 @@ static struct head head_new(int64_t T, int64_t D, int64_t stride)
 }
 
 /* Keys with a decaying spectrum, mixed axes and an offset. */
-static void head_fill(struct head *head, double offset, uint64_t seed)
-{
+static void head_fill(struct head *head, double offset, uint64_t seed) {
     gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
     gsl_rng_set(rng, seed);
     for (int64_t t = 0; t < head->T; t++) {
@@ -77,8 +74,7 @@ static void head_fill(struct head *head, double offset, uint64_t seed)
     gsl_rng_free(rng);
 }
 
-static void head_run(struct head *head, const struct kernels *k, int64_t r)
-{
+static void head_run(struct head *head, const struct kernels *k, int64_t r) {
     k->moments(head->mu, head->cov, head->x, head->rows, head->T, head->D, head->stride);
     memcpy(head->u, head->cov, (size_t)(head->D * head->D) * sizeof(double));
     k->eigh(head->s, head->u, &head->info, 1, head->D);
@@ -92,16 +88,15 @@ static void head_run(struct head *head, const struct kernels *k, int64_t r)
     check_guard(head->total, head->T);
 }
 
-static void close_to(double got, double expected, double tolerance)
-{
+static void close_to(double got, double expected, double tolerance) {
     const double error = fabs(got - expected);
     if (!(error <= tolerance)) fail_msg("%.17g is not %.17g within %g (off by %g)", got, expected, tolerance, error);
 }
 
-static void test_backends_agree(void **state)
-{
+static void test_backends_agree(void **state) {
     (void)state;
-    const int64_t dims[] = {1, 2, 3, 7, 8, 15, 16, 17, 32, 40, 63, 64, 65, 128, 200}, lengths[] = {1, 2, 31, 64, 65, 200};
+    const int64_t dims[] = {1, 2, 3, 7, 8, 15, 16, 17, 32, 40, 63, 64, 65, 128, 200},
+                  lengths[] = {1, 2, 31, 64, 65, 200};
     for (size_t d = 0; d < sizeof(dims) / sizeof(dims[0]); d++) {
         for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++) {
             const int64_t D = dims[d], T = lengths[l], r = D > 16 ? 16 + (D > 40) : (D + 1) / 2;
@@ -127,8 +122,7 @@ static void test_backends_agree(void **state)
     }
 }
 
-static void test_rows_and_empty(void **state)
-{
+static void test_rows_and_empty(void **state) {
     (void)state;
     struct head a = head_new(100, 24, 24), b = head_new(40, 24, 24);
     head_fill(&a, 3, test_seed());
@@ -149,8 +143,7 @@ static void test_rows_and_empty(void **state)
     ag_arena_free(b.arena);
 }
 
-static void test_identities(void **state)
-{
+static void test_identities(void **state) {
     (void)state;
     const int64_t T = 300, D = 64, r = 16;
     for (int b = 0; b < BACKENDS; b++) {
@@ -193,8 +186,7 @@ static void test_identities(void **state)
 }
 
 /* Householder reflection, a translation and another order of the tokens change no spectrum and no alignment. */
-static void test_invariances(void **state)
-{
+static void test_invariances(void **state) {
     (void)state;
     const int64_t T = 200, D = 48, r = 8;
     for (int b = 0; b < BACKENDS; b++) {
@@ -220,8 +212,7 @@ static void test_invariances(void **state)
     }
 }
 
-static void test_merge(void **state)
-{
+static void test_merge(void **state) {
     (void)state;
     const int64_t D = 33, T = 257, cuts[] = {0, 1, 2, 100, 256, 257};
     struct head h = head_new(T, D, D), a = head_new(T, D, D), b = head_new(T, D, D);
@@ -241,8 +232,7 @@ static void test_merge(void **state)
     ag_arena_free(b.arena);
 }
 
-static void test_ranks(void **state)
-{
+static void test_ranks(void **state) {
     (void)state;
     const double flat[4] = {2, 2, 2, 2}, one[4] = {5, 0, 0, 0}, none[4] = {0, 0, 0, 0}, mixed[4] = {4, 2, 1, 1},
                  thin[3] = {1, 1, 1e-12};
@@ -286,8 +276,7 @@ static void test_ranks(void **state)
 }
 
 /* Zero, identity, rank one, diag(1, 1, 1e-12), a block that is degenerate, one NaN, one infinity, huge and tiny. */
-static void test_eigh_degenerate(void **state)
-{
+static void test_eigh_degenerate(void **state) {
     (void)state;
     for (int b = 0; b < BACKENDS; b++) {
         double a[9] = {0}, w[3];
@@ -329,8 +318,7 @@ static void test_eigh_degenerate(void **state)
 }
 
 /* Equal keys, also of values that no sum of few bits holds: Sigma is exactly zero and no alignment is defined. */
-static void test_equal_keys(void **state)
-{
+static void test_equal_keys(void **state) {
     (void)state;
     for (int b = 0; b < BACKENDS; b++) {
         struct head h = head_new(300, 20, 20);
@@ -349,8 +337,7 @@ static void test_equal_keys(void **state)
     }
 }
 
-static void test_cases_numbers(void **state)
-{
+static void test_cases_numbers(void **state) {
     (void)state;
     for (int b = 0; b < BACKENDS; b++) {
         struct head h = head_new(2, 2, 2);
@@ -363,7 +350,8 @@ static void test_cases_numbers(void **state)
         close_to(h.u[0] + h.u[1], 0, 1e-14);
         ag_arena_free(h.arena);
 
-        /* 32,768 keys with channels of mean 40 and 400 and deviation 0.05, 1 beside them; the truth from the f32 values */
+        /* 32,768 keys with channels of mean 40 and 400 and deviation 0.05, 1 beside them; the truth from the f32 values
+         */
         struct head g = head_new(32768, 3, 3);
         gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
         gsl_rng_set(rng, test_seed());
@@ -371,7 +359,8 @@ static void test_cases_numbers(void **state)
         const double mean[3] = {40, 400, 0}, deviation[3] = {0.05, 0.05, 1};
         for (int64_t t = 0; t < g.T; t++) {
             for (int i = 0; i < 3; i++) {
-                const double value = mean[i] + (t < 64 ? 0.5 : 0) + gsl_ran_gaussian(rng, deviation[i]); /* a poor reference */
+                const double value =
+                    mean[i] + (t < 64 ? 0.5 : 0) + gsl_ran_gaussian(rng, deviation[i]); /* a poor reference */
                 g.x[t * 3 + i] = (float)value;
                 sum[i] += g.x[t * 3 + i] - (long double)mean[i];
                 square[i] += ((long double)g.x[t * 3 + i] - mean[i]) * ((long double)g.x[t * 3 + i] - mean[i]);
@@ -388,11 +377,10 @@ static void test_cases_numbers(void **state)
     }
 }
 
-static void test_align_roles(void **state)
-{
+static void test_align_roles(void **state) {
     (void)state;
     const double inside[7] = {1, 1, 9, 3, 0, 1e-30, 5}, total[7] = {2, 4, 10, 4, 0, 1.1e-23, 1e30};
-    const uint8_t role[7] = {AG_ROLE_SPECIAL, AG_ROLE_NEEDLE, AG_ROLE_NEEDLE, AG_ROLE_DISTRACTOR,
+    const uint8_t role[7] = {AG_ROLE_SPECIAL,    AG_ROLE_NEEDLE,   AG_ROLE_NEEDLE, AG_ROLE_DISTRACTOR,
                              AG_ROLE_DISTRACTOR, AG_ROLE_HAYSTACK, AG_ROLE_ANSWER};
     struct geom_alignment g;
     double a[7];
@@ -412,8 +400,8 @@ static void test_align_roles(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_backends_agree), cmocka_unit_test(test_rows_and_empty),  cmocka_unit_test(test_identities),
-    cmocka_unit_test(test_invariances),    cmocka_unit_test(test_merge),           cmocka_unit_test(test_ranks),
+    cmocka_unit_test(test_backends_agree),  cmocka_unit_test(test_rows_and_empty), cmocka_unit_test(test_identities),
+    cmocka_unit_test(test_invariances),     cmocka_unit_test(test_merge),          cmocka_unit_test(test_ranks),
     cmocka_unit_test(test_eigh_degenerate), cmocka_unit_test(test_equal_keys),     cmocka_unit_test(test_cases_numbers),
     cmocka_unit_test(test_align_roles),
 };
