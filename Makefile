@@ -47,13 +47,13 @@ ifeq ($(CUDA),1)
 CU_SRC := $(wildcard kernels/*.cu)
 OBJ += $(CU_SRC:%.cu=$(BUILD)/obj/%.cu.o)
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(NVCC))
-AG_LIBS += $(if $(CU_SRC),-L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart -lstdc++)
+AG_LIBS += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -lstdc++
 comma := ,
 semicolon := ;
 NVCC_ARCH := $(foreach a,$(subst $(semicolon), ,$(CUDA_ARCH)),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
 endif
 
-.PHONY: FORCE all demo demo-run test test-run print-cuda test-long test-gpu bench bench-gpu figures fetch format install headers info help \
+.PHONY: FORCE all demo test test-run print-cuda test-long test-gpu bench bench-gpu figures fetch format install headers info help \
 	packages packages-check sanitize clean manual
 
 all: $(BUILD)/attgeo attgeo.1
@@ -105,7 +105,14 @@ attgeo.1: $(if $(filter release,$(config)),$(BUILD)/attgeo)
 	@$(if $(filter release,$(config)),$(BUILD)/attgeo --manual > $@.tmp && mv $@.tmp $@)
 manual: attgeo.1 ## attgeo.1 from the command tables
 
+MODEL ?= sample
+DEMO := build/demo/$(notdir $(patsubst %/,%,$(MODEL)))
+demo: packages ## the main job from nothing: prompts, probe, geometry, figures; MODEL=sample|smollm2|PATH
+	@$(MAKE) --no-print-directory -j"$$(nproc)" all
+	@sh data/demo.sh $(BUILD)/attgeo '$(MODEL)' '$(DEMO)'
+
 test: packages ## build and run every test that needs no GPU
+	@$(MAKE) --no-print-directory -j"$$(nproc)" $(BUILD)/attgeo $(BUILD)/attgeo-test
 	@$(MAKE) --no-print-directory test-run
 test-run: $(BUILD)/attgeo $(BUILD)/attgeo-test headers
 	ATTGEO=$(BUILD)/attgeo $(BUILD)/attgeo-test
