@@ -26,6 +26,9 @@ struct kern_tile {
     int64_t row, rows;
 };
 
+/* Widest head (D, Dv) that attention takes; the model reader refuses more. */
+#define KERN_HEAD_MAX 512
+
 /* Element types of stored weights. Names as in the files. */
 enum kern_dtype {
     KERN_F32, KERN_F16, KERN_BF16, KERN_F64,
@@ -62,8 +65,8 @@ struct kern_ops {
                  int64_t D, int64_t n_rot, int64_t ldy, int64_t ldx, float attention_scaling);
 
     /* out (T, Hq, Dv): causal softmax attention inside each prompt [offsets[p], offsets[p+1]); query head a uses KV head
-     * a / (Hq / Hk); window w > 0: only keys with t - j < w. Row strides in floats; memory linear in the length.
-     * scratch: kern_attention_scratch floats. */
+     * a / (Hq / Hk); window w > 0: only keys with t - j < w. Row strides in floats; D, Dv <= KERN_HEAD_MAX;
+     * needs no memory but its threads' stacks (under 256 KiB each). */
     void (*attention)(float *out, const float *q, const float *k, const float *v, const int64_t *offsets, int64_t P,
                       int64_t Hq, int64_t Hk, int64_t D, int64_t Dv, int64_t ldo, int64_t ldq, int64_t ldk, int64_t ldv,
                       double scale, int64_t window);

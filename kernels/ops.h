@@ -11,6 +11,35 @@
 extern "C" {
 #endif
 
+/* Forward pass. */
+#define KERN_DECLARE(suffix)                                                                                           \
+    void kern_linear_##suffix(float *y, const float *x, const float *w, const float *bias,                             \
+                              const struct kern_tile *tiles, int64_t n_tiles, int64_t N, int64_t K, int64_t ldy,       \
+                              int64_t ldx, bool accumulate);                                                           \
+    void kern_rmsnorm_##suffix(float *y, const float *x, const float *w, int64_t rows, int64_t C, int64_t ldy,         \
+                               int64_t ldx, double eps);                                                               \
+    void kern_rope_##suffix(float *y, const float *x, const int32_t *position, const float *inv_freq, int64_t T,       \
+                            int64_t heads, int64_t D, int64_t n_rot, int64_t ldy, int64_t ldx,                         \
+                            float attention_scaling);                                                                  \
+    void kern_attention_##suffix(float *out, const float *q, const float *k, const float *v, const int64_t *offsets,   \
+                                 int64_t P, int64_t Hq, int64_t Hk, int64_t D, int64_t Dv, int64_t ldo, int64_t ldq,   \
+                                 int64_t ldk, int64_t ldv, double scale, int64_t window);                              \
+    void kern_swiglu_##suffix(float *y, const float *gate, const float *up, int64_t rows, int64_t F, int64_t ldy,      \
+                              int64_t ldg, int64_t ldu);                                                               \
+    void kern_nll_##suffix(double *nll, int32_t *argmax, const float *logits, const int32_t *target, int64_t rows,     \
+                           int64_t V);
+KERN_DECLARE(ref)
+KERN_DECLARE(cpu)
+#undef KERN_DECLARE
+
+/* The decision behind kern_blas_core_fix as a pure function: the OPENBLAS_CORETYPE to run with, NULL to leave things as
+ * they are. detected: openblas_get_corename(); features: KERN_CPU_* bits of this processor; user: the variable's value
+ * in the environment, NULL when unset (a user's choice is never overruled). */
+#define KERN_CPU_AVX2 1U   /* AVX2 and FMA */
+#define KERN_CPU_AVX512 2U /* AVX-512 F, DQ, BW, VL and CD */
+#define KERN_CPU_INTEL 4U
+const char *kern_blas_core_choose(const char *detected, unsigned features, const char *user);
+
 /* Geometry: the largest D of moments and align (their scratch is on the stack), and the non-zero info of eigh. */
 #define KERN_GEOMETRY_D_MAX 1024
 #define KERN_EIGH_NOT_CONVERGED 1
