@@ -56,7 +56,7 @@ static inline float kern_sum(kern_vec v)
     return x[0];
 }
 
-/* 2^x for x <= 127: relative error below 1.5 ulp (tests/test_kernels.c walks the range); results below 2^-126 may be 0;
+/* 2^x for x < 129 (infinity from 128 on): relative error below 1.5 ulp (tests/test_kernels.c walks the range); results below 2^-126 may be 0;
  * -inf gives 0 and NaN stays NaN. 2^x = 2^n 2^f with f = x - n in [0, 1): the degree-5 polynomial with p(0) = 1 whose
  * largest relative error there is least (8.3e-8). */
 static inline kern_vec kern_exp2(kern_vec x)

@@ -1,0 +1,67 @@
+/* kernels/backend.c: the tables of operations, the thread count, and how packed prompts are cut into tiles. */
+#include "kernels/ops.h"
+
+#include <omp.h>
+
+static const struct kern_ops table_ref = {
+    .name = "ref",
+    .linear = kern_linear_ref,
+    .rmsnorm = kern_rmsnorm_ref,
+    .rope = kern_rope_ref,
+    .attention = kern_attention_ref,
+    .swiglu = kern_swiglu_ref,
+    .nll = kern_nll_ref,
+    .moments = kern_moments_ref,
+    .align = kern_align_ref,
+    .eigh = kern_eigh_ref,
+};
+
+static const struct kern_ops table_cpu = {
+    .name = "cpu",
+    .linear = kern_linear_cpu,
+    .rmsnorm = kern_rmsnorm_cpu,
+    .rope = kern_rope_cpu,
+    .attention = kern_attention_cpu,
+    .swiglu = kern_swiglu_cpu,
+    .nll = kern_nll_cpu,
+    .moments = kern_moments_cpu,
+    .align = kern_align_cpu,
+    .eigh = kern_eigh_cpu,
+};
+
+enum ag_status kern_backend(const struct kern_ops **ops, enum ag_backend backend, struct ag_error *err)
+{
+    switch (backend) {
+    case AG_BACKEND_REF: *ops = &table_ref; return AG_OK;
+    case AG_BACKEND_AUTO:
+    case AG_BACKEND_CPU: *ops = &table_cpu; return AG_OK;
+    case AG_BACKEND_CUDA: break;
+    }
+    return ag_fail(err, AG_E_UNSUPPORTED,
+                   "--backend cuda: this version has no CUDA operations for the forward pass; expected cpu or ref; use "
+                   "--backend cpu");
+}
+
+int64_t kern_tiles(struct kern_tile *tiles, const int64_t *offsets, int64_t P)
+{
+    int64_t n = 0;
+    for (int64_t p = 0; p < P; p++)
+        for (int64_t row = offsets[p]; row < offsets[p + 1]; row += KERN_TILE_ROWS, n++)
+            if (tiles) {
+                int64_t left = offsets[p + 1] - row;
+                tiles[n] = (struct kern_tile){row, left < KERN_TILE_ROWS ? left : KERN_TILE_ROWS};
+            }
+    return n;
+}
+
+static int64_t threads; /* 0: not set */
+
+void kern_set_threads(int64_t n)
+{
+    threads = n > 0 ? n : 0;
+}
+
+int64_t kern_threads(void)
+{
+    return threads > 0 ? threads : omp_get_max_threads();
+}
