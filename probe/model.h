@@ -42,6 +42,8 @@ struct model {
     struct model_layer *layers; /* (L) */
     struct ag_layer_shape *shapes; /* (L) the layers' shapes, contiguous, for ag_source */
     const char *chat_template_source; /* where a chat template was seen; NULL: none. Never evaluated. */
+    const char *warnings[16];         /* what a person should hear: unknown keys, an assumed tied head, ... */
+    int n_warnings;
     const struct ckpt *ckpt; /* borrowed */
     struct ag_arena *arena;
 };
