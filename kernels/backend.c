@@ -5,6 +5,7 @@
 
 static const struct kern_ops table_ref = {
     .name = "ref",
+    .dequant = kern_dequant_ref,
     .linear = kern_linear_ref,
     .rmsnorm = kern_rmsnorm_ref,
     .rope = kern_rope_ref,
@@ -18,6 +19,7 @@ static const struct kern_ops table_ref = {
 
 static const struct kern_ops table_cpu = {
     .name = "cpu",
+    .dequant = kern_dequant_cpu,
     .linear = kern_linear_cpu,
     .rmsnorm = kern_rmsnorm_cpu,
     .rope = kern_rope_cpu,

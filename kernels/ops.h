@@ -11,6 +11,10 @@
 extern "C" {
 #endif
 
+/* Stored types to f32. */
+void kern_dequant_ref(float *y, const void *blocks, enum kern_dtype dtype, int64_t rows, int64_t D);
+void kern_dequant_cpu(float *y, const void *blocks, enum kern_dtype dtype, int64_t rows, int64_t D);
+
 /* Forward pass. */
 #define KERN_DECLARE(suffix)                                                                                           \
     void kern_linear_##suffix(float *y, const float *x, const float *w, const float *bias,                             \
