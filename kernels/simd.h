@@ -46,6 +46,31 @@ static inline kern_vec kern_max(kern_vec a, kern_vec b)
 #endif
 }
 
+/* to (KERN_V, KERN_V) = from transposed. Exchanges bit after bit of the row's and the lane's number. */
+static inline void kern_transpose(float *to, const float *from, int64_t ld_to, int64_t ld_from)
+{
+    kern_vec x[KERN_V];
+    kern_ivec lane;
+    for (int i = 0; i < KERN_V; i++) {
+        x[i] = kern_load(from + i * ld_from);
+        lane[i] = i;
+    }
+#pragma GCC unroll 4
+    for (int bit = 1; bit < KERN_V; bit *= 2) {
+        const kern_ivec set = (lane & bit) != 0;
+        const kern_ivec low = (set & (lane + KERN_V - bit)) | (~set & lane);
+        const kern_ivec high = (set & (lane + KERN_V)) | (~set & (lane + bit));
+#pragma GCC unroll 16
+        for (int i = 0; i < KERN_V; i++)
+            if ((i & bit) == 0) {
+                kern_vec a = x[i], b = x[i + bit];
+                x[i] = __builtin_shuffle(a, b, low);
+                x[i + bit] = __builtin_shuffle(a, b, high);
+            }
+    }
+    for (int i = 0; i < KERN_V; i++) kern_store(to + i * ld_to, x[i]);
+}
+
 /* Sum of the lanes by halving: a fixed order. */
 static inline float kern_sum(kern_vec v)
 {
