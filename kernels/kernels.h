@@ -75,6 +75,9 @@ struct kern_ops {
     void (*swiglu)(float *y, const float *gate, const float *up, int64_t rows, int64_t F, int64_t ldy, int64_t ldg,
                    int64_t ldu);
 
+    /* First of `rows` rows (n wide, stride ld) of x that holds a NaN or an infinity; -1: all finite. */
+    int64_t (*nonfinite)(const float *x, int64_t rows, int64_t n, int64_t ld);
+
     /* Per row of logits (rows, V): nll = log sum exp(row) - row[target], argmax (lowest index on ties). double inside. */
     void (*nll)(double *nll, int32_t *argmax, const float *logits, const int32_t *target, int64_t rows, int64_t V);
 

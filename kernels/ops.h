@@ -64,6 +64,9 @@ void kern_eigh_cpu(double *w, double *a, int *info, int64_t n, int64_t D);
  */
 void kern_eigh_signs(double *a, int64_t D);
 
+int64_t kern_nonfinite_ref(const float *x, int64_t rows, int64_t n, int64_t ld);
+int64_t kern_nonfinite_cpu(const float *x, int64_t rows, int64_t n, int64_t ld);
+
 #ifdef __cplusplus
 }
 #endif

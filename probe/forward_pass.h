@@ -1,5 +1,6 @@
-/* probe/forward_pass.h: private to the forward pass: its state, and the table of mixing functions by kind of layer. Sizes
- * are decided in forward_plan.c, memory is handed out in forward.c (pass_open), layers are computed in mixer_*.c. */
+/* probe/forward_pass.h: private to the forward pass: its state, and the table of mixing functions by kind of layer.
+ * Sizes are decided in forward_plan.c, memory is handed out in forward.c (pass_open), layers are computed in mixer_*.c.
+ */
 #ifndef AG_PROBE_FORWARD_PASS_H
 #define AG_PROBE_FORWARD_PASS_H
 
@@ -8,19 +9,19 @@
 
 /* Consecutive prompts of a wave. Rows are packed tokens counted from the group's first one. */
 struct group {
-    int64_t prompt, P;        /* first prompt, prompts */
-    int64_t token, T;         /* first token (of the packed array), tokens */
-    int64_t *offsets;         /* (P + 1) rows */
-    struct kern_tile *tiles;  /* (n_tiles) rows */
+    int64_t prompt, P;       /* first prompt, prompts */
+    int64_t token, T;        /* first token (of the packed array), tokens */
+    int64_t *offsets;        /* (P + 1) rows */
+    struct kern_tile *tiles; /* (n_tiles) rows */
     int64_t n_tiles;
-    const int32_t *position;  /* (T) */
-    float *hidden;            /* (T, C) the group's part of the wave's hidden states */
+    const int32_t *position; /* (T) */
+    float *hidden;           /* (T, C) the group's part of the wave's hidden states */
 };
 
 /* Consecutive tiles of a group. */
 struct chunk {
     int64_t row, rows;
-    int64_t next; /* tile to go on with */
+    int64_t next;                  /* tile to go on with */
     const struct kern_tile *tiles; /* rows counted from `row` */
     int64_t n_tiles;
 };
@@ -30,13 +31,14 @@ struct pass_sizes {
     int64_t steps;     /* layers that are computed: all, or up to the last tapped one without logits */
     bool ends_at_taps; /* the last of them stops after its taps */
     int64_t raw_bytes, out_floats, staging_bytes; /* largest set of weights */
-    int64_t mixer_floats;  /* of a group's buffer, per token: largest over the layers */
-    int64_t mlp_floats;    /* of a chunk's buffer, per token */
-    int64_t group_bytes, logit_bytes; /* of the scratch: the larger one counts */
-    int64_t head_rows;     /* rows of the head in one set */
-    int64_t logit_tile;    /* most rows of logits in one GEMM: depends on V alone, since bits may depend on it */
+    int64_t mixer_floats;                         /* of a group's buffer, per token: largest over the layers */
+    int64_t mlp_floats;                           /* of a chunk's buffer, per token */
+    int64_t embed_bytes;                          /* raw rows of the embedding that are read together */
+    int64_t group_bytes, logit_bytes;             /* of the scratch: the larger one counts */
+    int64_t head_rows;                            /* rows of the head in one set */
+    int64_t logit_tile; /* most rows of logits in one GEMM: depends on V alone, since bits may depend on it */
     int64_t wave_prompts, wave_tiles, wave_groups; /* most in one wave */
-    int64_t wave_rows;     /* most rows of logits asked for in one wave */
+    int64_t wave_rows;                             /* most rows of logits asked for in one wave */
 };
 
 struct pass {
@@ -66,12 +68,12 @@ struct pass {
     int64_t head_steps; /* blocks of the head still to come, counted once for each block of rows */
 
     /* Scratch of a group and of its chunks; the logits use the same memory once the layers are done. */
-    char *scratch;
-    float *mixing;   /* (group_tokens, mixer_floats) */
-    float *normed;   /* (chunk_tokens, C) */
-    float *mlp;      /* (chunk_tokens, mlp_floats) */
-    float *head_x;   /* (logit_rows, C) normed */
-    float *logits;   /* (logit_rows, V) */
+    char *scratch, *embed_raw;
+    float *mixing; /* (group_tokens, mixer_floats) */
+    float *normed; /* (chunk_tokens, C) */
+    float *mlp;    /* (chunk_tokens, mlp_floats) */
+    float *head_x; /* (logit_rows, C) normed */
+    float *logits; /* (logit_rows, V) */
     struct kern_tile *chunk_tiles;
     struct ag_block *blocks; /* (wave_prompts) */
 };
@@ -85,7 +87,8 @@ struct mixer {
     double (*flops)(const struct ag_layer_shape *shape, int64_t T);
     /* The weights it needs; taps_only: as far as the last tap. */
     void (*describe)(struct weight_set *set, const struct model_layer *layer, bool taps_only);
-    /* hidden += mix(norm(hidden)), handing what is tapped to the sink on the way; taps_only: without the mixing itself. */
+    /* hidden += mix(norm(hidden)), handing what is tapped to the sink on the way; taps_only: without the mixing itself.
+     */
     enum ag_status (*run)(struct pass *pass, const struct group *group, int64_t layer, bool taps_only,
                           struct ag_error *err);
 };
@@ -93,9 +96,11 @@ struct mixer {
 const struct mixer *forward_mixer(enum ag_layer_kind kind);
 extern const struct mixer forward_mixer_softmax;
 
-/* The sizes, and in plan what they come to. */
-enum ag_status forward_sizes(struct pass_sizes *sizes, struct forward_plan *plan, const struct forward_request *request,
-                             struct ag_error *err);
+/* The sizes for a plan that forward_plan made for the same request. */
+enum ag_status forward_sizes(struct pass_sizes *sizes, const struct forward_plan *plan,
+                             const struct forward_request *request, struct ag_error *err);
+/* Bytes rounded up to the alignment of the arena's pieces. */
+int64_t forward_aligned(int64_t bytes);
 /* First prompt after the wave (or group) that starts at `prompt` and may hold `tokens` tokens; never past `end`. */
 int64_t forward_cut(const struct ag_tokens *tokens, int64_t prompt, int64_t end, int64_t limit);
 bool forward_is_tapped(const struct forward_request *request, int64_t layer);

@@ -10,15 +10,13 @@ static int64_t aligned(int64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALI
 void weight_set_begin(struct weight_set *set) { memset(set, 0, sizeof *set); }
 
 static void add(struct weight_set *set, enum weight_slot slot, const struct model_weight *weight, int64_t row,
-                int64_t rows, int64_t columns)
-{
+                int64_t rows, int64_t columns) {
     if (set->n == WEIGHT_PARTS) return; /* a bug of ours: weight_set_layout's sizes are then short, and tests fail */
     set->part[set->n++] =
         (struct weight_part){.weight = weight, .slot = slot, .row = row, .rows = rows, .columns = columns};
 }
 
-void weight_set_add(struct weight_set *set, enum weight_slot slot, const struct model_weight *weight)
-{
+void weight_set_add(struct weight_set *set, enum weight_slot slot, const struct model_weight *weight) {
     const struct ckpt_tensor *tensor = weight->tensor;
     if (!tensor) return;
     int64_t rows = tensor->rank < 2 ? 1 : tensor->shape[0];
@@ -26,20 +24,19 @@ void weight_set_add(struct weight_set *set, enum weight_slot slot, const struct 
 }
 
 void weight_set_add_or_zeros(struct weight_set *set, enum weight_slot slot, const struct model_weight *weight,
-                             int64_t elements)
-{
-    if (weight->tensor) weight_set_add(set, slot, weight);
-    else add(set, slot, NULL, 0, 1, elements);
+                             int64_t elements) {
+    if (weight->tensor)
+        weight_set_add(set, slot, weight);
+    else
+        add(set, slot, NULL, 0, 1, elements);
 }
 
 void weight_set_add_rows(struct weight_set *set, enum weight_slot slot, const struct model_weight *weight, int64_t row,
-                         int64_t rows)
-{
+                         int64_t rows) {
     add(set, slot, weight, row, rows, weight->tensor->elements / weight->tensor->shape[0]);
 }
 
-static int64_t part_raw_bytes(const struct weight_part *part)
-{
+static int64_t part_raw_bytes(const struct weight_part *part) {
     if (!part->weight) return 0;
     const struct kern_dtype_info *info = &kern_dtypes[part->weight->tensor->dtype];
     return part->rows * (part->columns / info->block_elements) * info->block_bytes;
@@ -47,8 +44,7 @@ static int64_t part_raw_bytes(const struct weight_part *part)
 
 static bool needs_reordering(const struct weight_part *part) { return part->weight && part->weight->rotate_heads > 0; }
 
-void weight_set_layout(struct weight_set *set)
-{
+void weight_set_layout(struct weight_set *set) {
     set->raw_bytes = set->out_floats = set->staging_bytes = 0;
     for (int s = 0; s < SLOT_COUNT; s++) {
         bool any = false, direct = true;
@@ -91,10 +87,9 @@ struct weights {
     bool started, busy, pending, quit;
 };
 
-/* GGUF files of llama keep rows of q and k so that rotary pairs are neighbours: undone on the raw rows, which are cheaper to
- * move than f32 (spec/softmax-models.md section 2). A row of a bias is one element. */
-static void reorder(char *out, const char *in, const struct weight_part *part)
-{
+/* GGUF files of llama keep rows of q and k so that rotary pairs are neighbours: undone on the raw rows, which are
+ * cheaper to move than f32 (spec/softmax-models.md section 2). A row of a bias is one element. */
+static void reorder(char *out, const char *in, const struct weight_part *part) {
     const struct ckpt_tensor *tensor = part->weight->tensor;
     int64_t n = tensor->rank < 2 ? tensor->elements : part->rows, row_bytes = part->raw_bytes / n;
     int64_t heads = part->weight->rotate_heads, D = n / heads;
@@ -106,8 +101,7 @@ static void reorder(char *out, const char *in, const struct weight_part *part)
     }
 }
 
-static enum ag_status read_set(struct weights *weights)
-{
+static enum ag_status read_set(struct weights *weights) {
     const struct weight_set *set = &weights->set;
     struct ag_error *err = &weights->err;
     enum ag_status status = AG_OK;
@@ -127,8 +121,7 @@ fail:
     return status;
 }
 
-static void *reader_main(void *argument)
-{
+static void *reader_main(void *argument) {
     struct weights *weights = argument;
     pthread_mutex_lock(&weights->mutex);
     for (;;) {
@@ -144,23 +137,19 @@ static void *reader_main(void *argument)
     return NULL;
 }
 
-int64_t weights_bytes(int64_t raw_bytes, int64_t out_floats, int64_t staging_bytes)
-{
+int64_t weights_bytes(int64_t raw_bytes, int64_t out_floats, int64_t staging_bytes) {
     return aligned(sizeof(struct weights)) + 2 * aligned(raw_bytes) + aligned(out_floats * (int64_t)sizeof(float)) +
            aligned(staging_bytes);
 }
 
-enum ag_status weights_open(struct weights **out, const struct model *model, const struct kern_ops *ops, int64_t raw_bytes,
-                            int64_t out_floats, int64_t staging_bytes, struct ag_arena *arena, struct ag_error *err)
-{
+enum ag_status weights_open(struct weights **out, const struct model *model, const struct kern_ops *ops,
+                            int64_t raw_bytes, int64_t out_floats, int64_t staging_bytes, struct ag_arena *arena,
+                            struct ag_error *err) {
     *out = NULL;
     struct weights *weights = AG_ZEROS(arena, struct weights, 1, err);
     if (!weights) return AG_E_MEMORY;
-    *weights = (struct weights){.model = model,
-                                .ops = ops,
-                                .raw_bytes = raw_bytes,
-                                .out_floats = out_floats,
-                                .staging_bytes = staging_bytes};
+    *weights = (struct weights){
+        .model = model, .ops = ops, .raw_bytes = raw_bytes, .out_floats = out_floats, .staging_bytes = staging_bytes};
     weights->raw[0] = AG_NEW(arena, char, raw_bytes, err);
     weights->raw[1] = AG_NEW(arena, char, raw_bytes, err);
     weights->staging = AG_NEW(arena, char, staging_bytes, err);
@@ -174,8 +163,7 @@ enum ag_status weights_open(struct weights **out, const struct model *model, con
     return AG_OK;
 }
 
-void weights_close(struct weights *weights)
-{
+void weights_close(struct weights *weights) {
     if (!weights) return;
     if (weights->started) {
         pthread_mutex_lock(&weights->mutex);
@@ -188,8 +176,7 @@ void weights_close(struct weights *weights)
     pthread_cond_destroy(&weights->changed);
 }
 
-void weights_read(struct weights *weights, const struct weight_set *set)
-{
+void weights_read(struct weights *weights, const struct weight_set *set) {
     pthread_mutex_lock(&weights->mutex);
     weights->set = *set;
     weights->pending = true;
@@ -198,8 +185,7 @@ void weights_read(struct weights *weights, const struct weight_set *set)
     pthread_mutex_unlock(&weights->mutex);
 }
 
-enum ag_status weights_take(const float *slot[SLOT_COUNT], struct weights *weights, struct ag_error *err)
-{
+enum ag_status weights_take(const float *slot[SLOT_COUNT], struct weights *weights, struct ag_error *err) {
     pthread_mutex_lock(&weights->mutex);
     while (weights->busy) pthread_cond_wait(&weights->changed, &weights->mutex);
     pthread_mutex_unlock(&weights->mutex);
@@ -212,15 +198,16 @@ enum ag_status weights_take(const float *slot[SLOT_COUNT], struct weights *weigh
     for (int i = 0; i < set->n; i++) {
         const struct weight_part *part = &set->part[i];
         float *to = weights->out + part->out_offset;
-        if (!part->weight) memset(to, 0, (size_t)(part->rows * part->columns) * sizeof(float));
+        if (!part->weight)
+            memset(to, 0, (size_t)(part->rows * part->columns) * sizeof(float));
         else if (!set->direct[part->slot])
             weights->ops->dequant(to, raw + part->raw_offset, (enum kern_dtype)part->weight->tensor->dtype, part->rows,
                                   part->columns);
     }
     for (int s = 0; s < SLOT_COUNT; s++) {
         slot[s] = set->offset[s] < 0 ? NULL
-                  : set->direct[s] ? (const float *)(const void *)(raw + set->offset[s])
-                                   : weights->out + set->offset[s];
+                  : set->direct[s]   ? (const float *)(const void *)(raw + set->offset[s])
+                                     : weights->out + set->offset[s];
     }
     weights->reading ^= 1;
     weights->pending = false;

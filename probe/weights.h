@@ -30,7 +30,7 @@ enum weight_slot {
 struct weight_part {
     const struct model_weight *weight; /* NULL: zeros */
     enum weight_slot slot;
-    int64_t row, rows, columns; /* a vector is one row */
+    int64_t row, rows, columns;                /* a vector is one row */
     int64_t raw_offset, raw_bytes, out_offset; /* in bytes, in floats: set by weight_set_layout */
 };
 struct weight_set {
@@ -55,14 +55,15 @@ void weight_set_layout(struct weight_set *set);
 
 struct weights;
 /* Buffers from the arena for sets of at most these sizes, and the reader thread. */
-enum ag_status weights_open(struct weights **out, const struct model *model, const struct kern_ops *ops, int64_t raw_bytes,
-                            int64_t out_floats, int64_t staging_bytes, struct ag_arena *arena, struct ag_error *err);
+enum ag_status weights_open(struct weights **out, const struct model *model, const struct kern_ops *ops,
+                            int64_t raw_bytes, int64_t out_floats, int64_t staging_bytes, struct ag_arena *arena,
+                            struct ag_error *err);
 /* Bytes that weights_open takes from the arena. */
 int64_t weights_bytes(int64_t raw_bytes, int64_t out_floats, int64_t staging_bytes);
 /* Starts reading a set (copied). One at a time: take it before the next. */
 void weights_read(struct weights *weights, const struct weight_set *set);
-/* Waits for the set being read and dequantises it; slot[i] is its data, or NULL where the set has no such slot. Valid until
- * the next take. */
+/* Waits for the set being read and dequantises it; slot[i] is its data, or NULL where the set has no such slot. Valid
+ * until the next take. */
 enum ag_status weights_take(const float *slot[SLOT_COUNT], struct weights *weights, struct ag_error *err);
 /* Ends the reader thread; NULL is allowed. The memory is the arena's. */
 void weights_close(struct weights *weights);
