@@ -293,6 +293,9 @@ enum ag_status forward_run(const struct forward_request *request, const struct f
         AG_TRY(run_logits(&pass, first, err));
     }
     ag_progress_end(&progress);
+    ag_say(request->log, AG_DETAIL,
+           "forward pass: %" PRId64 " tokens in %" PRId64 " waves, %zu bytes at most (planned %" PRId64 ")", tokens->T,
+           plan->waves, ag_arena_peak(arena), plan->peak_bytes);
 fail:
     weights_close(pass.weights);
     ag_arena_free(arena);
