@@ -12,6 +12,7 @@ struct subject subject_open(const char *path) {
     assert_ok(ckpt_open(&s.ckpt, path, &err), &err);
     assert_ok(model_open(&s.model, s.ckpt, &err), &err);
     assert_true(s.model->L <= SEEN_LAYERS);
+    s.request.model = s.model;
     s.request.taps = (1u << AG_TAP_COUNT) - 1;
     s.request.keys = s.request.queries = s.request.values = true;
     s.request.logits = FORWARD_LOGITS_ALL;
@@ -37,6 +38,7 @@ void subject_tokens(struct subject *s, const int64_t *ids, int64_t T, const int6
         names[p] = ag_arena_text(s->arena, name, (size_t)n, &err);
     }
     s->tokens = (struct ag_tokens){.P = P, .T = T, .offsets = copy, .id = id, .prompt_id = names};
+    s->request.tokens = &s->tokens;
     s->tokens.role = AG_ZEROS(s->arena, uint8_t, T, &err);
     s->tokens.value = AG_ZEROS(s->arena, uint8_t, T, &err);
 }
@@ -94,8 +96,6 @@ void subject_run(struct seen *seen, struct subject *s) {
     struct forward_plan plan;
     memset(seen, 0, sizeof *seen);
     seen->subject = s;
-    s->request.model = s->model;
-    s->request.tokens = &s->tokens;
     struct forward_sink sink = {seen, see_blocks, see_layer_done, see_logits};
     assert_ok(forward_plan(&plan, &s->request, &err), &err);
     assert_ok(forward_run(&s->request, &plan, &sink, &err), &err);
