@@ -7,6 +7,7 @@
 #include "geometry/inference.h"
 #include "geometry/results_table.h"
 #include "geometry/spectrum.h"
+#include "kernels/kernels.h"
 
 struct fold {
     const struct geom_results *results;
@@ -54,8 +55,8 @@ static void fold_spectra(const struct fold *f, int64_t l, int64_t h) {
     struct geom_summary *s = f->summary;
     const int64_t D = g->D[l], Hk = g->Hk[l], at = l * g->H + h;
     double *scree = s->scree + at * g->Dmax, *explained = s->explained + at * g->Dmax;
-    struct mean ev = {0, 0}, effective = ev, participation = ev, stable = ev, numerical = ev, condition = ev, dominance = ev,
-                gap = ev, trace = ev;
+    struct mean ev = {0, 0}, effective = ev, participation = ev, stable = ev, numerical = ev, condition = ev,
+                dominance = ev, gap = ev, trace = ev;
     int64_t defined = 0;
     for (int64_t i = 0; i < D; i++) scree[i] = 0;
     for (int64_t p = 0; p < g->P; p++) {
@@ -137,7 +138,8 @@ static enum ag_status fold_prompt_pooling(const struct fold *f) {
     as_ratio(sum, weight, x, size);
     const struct geom_ratio ratio = {g->units, C, sum, weight, NULL, NULL};
     geom_ratio_value(s->delta_prompt, &ratio);
-    AG_TRY(geom_bootstrap(s->delta_prompt_lo, s->delta_prompt_hi, negative, &ratio, g->draws, g->resample_seed, f->err));
+    AG_TRY(
+        geom_bootstrap(s->delta_prompt_lo, s->delta_prompt_hi, negative, &ratio, g->draws, g->resample_seed, f->err));
     AG_TRY(geom_sign_flip(s->p, x, g->units, C, g->resample_seed, f->err));
     AG_TRY(geom_benjamini_hochberg(s->q, s->p, C, f->err));
     s->fraction_negative = negative[0];
@@ -256,9 +258,10 @@ static enum ag_status fold_basis(struct fold *f) {
     enum ag_status status = AG_OK;
     const struct geom_results *g = f->results;
     const int64_t C = g->Ls * g->H;
+    const int threads = (int)kern_threads();
     f->summary = geom_summary_new(g, f->err);
     if (!f->summary) return AG_E_MEMORY;
-#pragma omp parallel for default(none) shared(f, g, C) schedule(dynamic)
+#pragma omp parallel for num_threads(threads) default(none) shared(f, g, C) schedule(dynamic)
     for (int64_t c = 0; c < C; c++)
         if (c % g->H < g->Hk[c / g->H]) fold_spectra(f, c / g->H, c % g->H);
     AG_TRY(fold_prompt_pooling(f));

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/kernels.h"
+
 #define CELLS_AT_ONCE 128
 
 int64_t geom_units(int64_t *unit, const int64_t *twin, int64_t P) {
@@ -126,7 +128,8 @@ static void bootstrap_draw(const struct bootstrap *b, int64_t draw, gsl_rng *rng
 /* Each thread has a generator and a row of counts; draws are independent, so any schedule gives the same bits. */
 static enum ag_status bootstrap_pass(const struct bootstrap *b, struct ag_error *err) {
     bool failed = false;
-#pragma omp parallel default(none) shared(b, failed, gsl_rng_mt19937)
+    const int threads = (int)kern_threads();
+#pragma omp parallel num_threads(threads) default(none) shared(b, failed, gsl_rng_mt19937)
     {
         gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
         struct ag_arena *arena = ag_arena_new("bootstrap");
@@ -170,6 +173,7 @@ enum ag_status geom_bootstrap(double *lo, double *hi, double negative[3], const 
                               int64_t seed, struct ag_error *err) {
     enum ag_status status = AG_E_MEMORY;
     const int64_t U = ratio->U, C = ratio->C;
+    const int threads = (int)kern_threads();
     struct ag_arena *arena = ag_arena_new("bootstrap");
     if (!arena) return ag_fail(err, AG_E_MEMORY, "bootstrap: out of memory");
     int64_t *rows = AG_NEW(arena, int64_t, U, err), *carriers = AG_ZEROS(arena, int64_t, C, err);
@@ -195,7 +199,7 @@ enum ag_status geom_bootstrap(double *lo, double *hi, double negative[3], const 
     for (b.begin = 0; b.begin < C && b.n_rows >= 2; b.begin = b.end) {
         b.end = C - b.begin < CELLS_AT_ONCE ? C : b.begin + CELLS_AT_ONCE;
         AG_TRY(bootstrap_pass(&b, err));
-#pragma omp parallel for default(none) shared(b, lo, hi, carriers) schedule(dynamic)
+#pragma omp parallel for num_threads(threads) default(none) shared(b, lo, hi, carriers) schedule(dynamic)
         for (int64_t c = b.begin; c < b.end; c++) {
             double *x = b.values + (c - b.begin) * b.draws;
             if (carriers[c] < 2) continue;
@@ -261,7 +265,8 @@ static void flip_draw(const struct flips *f, int64_t draw, gsl_rng *rng, double 
 /* hits (C) are counts: they add up the same whoever made which draw. */
 static enum ag_status flips_run(int64_t *hits, const struct flips *f, struct ag_error *err) {
     bool failed = false;
-#pragma omp parallel default(none) shared(f, hits, failed, gsl_rng_mt19937)
+    const int threads = (int)kern_threads();
+#pragma omp parallel num_threads(threads) default(none) shared(f, hits, failed, gsl_rng_mt19937)
     {
         gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
         struct ag_arena *arena = ag_arena_new("sign flips");
@@ -289,6 +294,7 @@ enum ag_status geom_sign_flip(double *p, const double *x, int64_t U, int64_t C, 
     struct ag_arena *arena = ag_arena_new("sign flips");
     int64_t size = 0, *count = NULL, *hits = NULL;
     double *filled = NULL, *bar = NULL;
+    const int threads = (int)kern_threads();
     bool many = false;
     if (arena && ag_mul(U, C, &size)) {
         count = AG_ZEROS(arena, int64_t, C, err);
@@ -306,7 +312,7 @@ enum ag_status geom_sign_flip(double *p, const double *x, int64_t U, int64_t C, 
         count[i % C] += !isnan(x[i]);
     }
     for (int64_t c = 0; c < C; c++) many |= count[c] > GEOM_EXACT_UNITS;
-#pragma omp parallel for default(none) shared(p, x, U, C, count) schedule(dynamic)
+#pragma omp parallel for num_threads(threads) default(none) shared(p, x, U, C, count) schedule(dynamic)
     for (int64_t c = 0; c < C; c++) {
         double sample[GEOM_EXACT_UNITS];
         int64_t n = 0;

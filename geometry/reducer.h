@@ -16,10 +16,11 @@ struct geom_options {
     int64_t draws; /* of the bootstrap; 10,000 */
     bool pooled;   /* also the `pooled` basis: needs a second pass over all blocks, see geom_reducer_second_pass */
 };
-#define GEOM_OPTIONS_INIT {16, 0, 1, 10000, false}
+#define GEOM_OPTIONS_INIT                                                                                              \
+    { 16, 0, 1, 10000, false }
 
-/* The bases `prompt` and `haystack` are always computed. Keys are refused when not finite (layer, head, prompt and token
- * named). Free through class_->free; log and ops are borrowed. */
+/* The bases `prompt` and `haystack` are always computed. Keys are refused when not finite (layer, head, prompt and
+ * token named). Free through class_->free; log and ops are borrowed. */
 enum ag_status geom_reducer_new(struct ag_reducer **out, const struct geom_options *options, const struct kern_ops *ops,
                                 const struct ag_log *log, struct ag_error *err);
 

@@ -16,14 +16,21 @@ const char *const geom_basis_names[GEOM_BASIS_COUNT + 1] = {"prompt", "haystack"
 
 /* The choices among MATH.md's definitions, in the file for whoever finds it. */
 static const char definitions[] =
-    "Sigma is the population covariance (1/n, centred) of a prompt's keys at the tap, answer tokens and the first `skip` tokens "
-    "left out, over all keys of the prompt also in sliding-window layers. Basis prompt: all those keys; haystack: those with "
-    "role haystack; pooled: those of all prompts. U_r: the r leading eigenvectors of the basis. Alignment a(k) = |U_r^T (k - "
+    "Sigma is the population covariance (1/n, centred) of a prompt's keys at the tap, answer tokens and the first "
+    "`skip` tokens "
+    "left out, over all keys of the prompt also in sliding-window layers. Basis prompt: all those keys; haystack: "
+    "those with "
+    "role haystack; pooled: those of all prompts. U_r: the r leading eigenvectors of the basis. Alignment a(k) = "
+    "|U_r^T (k - "
     "mu)|^2 / |k - mu|^2, undefined where |k - mu|^2 is at most 1e-24 of the largest of the prompt (answer left out). "
-    "Delta-mu is the mean over needle tokens minus the mean over distractor tokens. A prompt with r + 1 or fewer keys in the "
-    "basis is missing. Unit: a pair of twins, or a prompt without twin. Intervals: 95 % percentile bootstrap over units, NaN "
-    "for fewer than two. p: two-sided sign flips of unit means, exact up to 20 units, else 10,000 drawn. q: Benjamini-Hochberg "
-    "over the cells of a basis. Effective rank: exp(entropy of s_i / tr) (Roy & Vetterli 2007); participation ratio (sum s)^2 / "
+    "Delta-mu is the mean over needle tokens minus the mean over distractor tokens. A prompt with r + 1 or fewer keys "
+    "in the "
+    "basis is missing. Unit: a pair of twins, or a prompt without twin. Intervals: 95 % percentile bootstrap over "
+    "units, NaN "
+    "for fewer than two. p: two-sided sign flips of unit means, exact up to 20 units, else 10,000 drawn. q: "
+    "Benjamini-Hochberg "
+    "over the cells of a basis. Effective rank: exp(entropy of s_i / tr) (Roy & Vetterli 2007); participation ratio "
+    "(sum s)^2 / "
     "sum s^2; stable rank tr / s_1; numerical rank #{s_i > 1e-11 s_1}; mean dominance |mu|^2 / (|mu|^2 + tr).";
 
 /* Text attributes of the root that are carried over. */
@@ -46,11 +53,15 @@ static const struct {
     const char *name;
     size_t offset;
 } numbers[] = {
-    {"seed", offsetof(struct geom_results, seed)},   {"r", offsetof(struct geom_results, r)},
-    {"skip", offsetof(struct geom_results, skip)},   {"L", offsetof(struct geom_results, L)},
-    {"P", offsetof(struct geom_results, P)},         {"T", offsetof(struct geom_results, T)},
+    {"seed", offsetof(struct geom_results, seed)},
+    {"r", offsetof(struct geom_results, r)},
+    {"skip", offsetof(struct geom_results, skip)},
+    {"L", offsetof(struct geom_results, L)},
+    {"P", offsetof(struct geom_results, P)},
+    {"T", offsetof(struct geom_results, T)},
     {"bootstrap_draws", offsetof(struct geom_results, draws)},
     {"resample_seed", offsetof(struct geom_results, resample_seed)},
+    {"storage_lost", offsetof(struct geom_results, storage_lost)},
 };
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
@@ -90,8 +101,9 @@ static enum ag_status check_source(const struct ag_source *source, const struct 
         if (!source->selected[l]) continue;
         const struct ag_layer_shape *shape = &source->layers[l];
         if (shape->D > KERN_GEOMETRY_D_MAX)
-            return ag_fail(err, AG_E_UNSUPPORTED, "geometry: layer %" PRId64 " has heads of %" PRId64 " dimensions; at most %d",
-                           l, shape->D, KERN_GEOMETRY_D_MAX);
+            return ag_fail(err, AG_E_UNSUPPORTED,
+                           "geometry: layer %" PRId64 " has heads of %" PRId64 " dimensions; at most %d", l, shape->D,
+                           KERN_GEOMETRY_D_MAX);
         if (options->r >= shape->D)
             return ag_fail(err, AG_E_USAGE,
                            "geometry: --r %" PRId64 ", but the heads of layer %" PRId64 " have %" PRId64
@@ -110,9 +122,15 @@ static enum ag_status check_source(const struct ag_source *source, const struct 
 }
 
 static enum ag_status copy_provenance(struct geom_results *g, const struct ag_source *source, struct ag_error *err) {
-    const char *const from[] = {source->model,          source->architecture, source->checkpoint_sha256,
-                                source->tokenizer_sha256, source->prompts_sha256, source->backend,
-                                source->dtype,          source->command_line, ag_version,
+    const char *const from[] = {source->model,
+                                source->architecture,
+                                source->checkpoint_sha256,
+                                source->tokenizer_sha256,
+                                source->prompts_sha256,
+                                source->backend,
+                                source->dtype,
+                                source->command_line,
+                                ag_version,
                                 source->dump_path};
     for (size_t i = 0; i < COUNT(texts); i++) {
         const char *text = from[i] ? from[i] : "";
@@ -228,8 +246,9 @@ int64_t geom_results_bytes(const struct ag_source *source, const struct geom_opt
     return bytes < (double)INT64_MAX / 2 ? (int64_t)bytes : INT64_MAX / 2;
 }
 
-static enum ag_status write_datasets(hid_t file, const char *group, const void *from, const struct geom_dataset *datasets,
-                                     int n, const struct geom_results *g, int64_t layer, struct ag_error *err) {
+static enum ag_status write_datasets(hid_t file, const char *group, const void *from,
+                                     const struct geom_dataset *datasets, int n, const struct geom_results *g,
+                                     int64_t layer, struct ag_error *err) {
     enum ag_status status = AG_OK;
     for (int i = 0; i < n; i++) {
         int64_t dims[AG_H5_MAX_RANK];
@@ -365,8 +384,9 @@ static enum ag_status read_root(struct geom_results *g, hid_t file, const char *
     if (strcmp(roles, names) != 0)
         return ag_fail(err, AG_E_FORMAT, "%s: role_names %.100s; expected %s", path, roles, names);
     if (g->draws < 1 || g->draws > 100000000 || g->r < 1 || g->skip < 0 || g->P < 1)
-        return ag_fail(err, AG_E_FORMAT, "%s: r %" PRId64 ", skip %" PRId64 ", P %" PRId64 ", bootstrap_draws %" PRId64
-                       ": out of range", path, g->r, g->skip, g->P, g->draws);
+        return ag_fail(err, AG_E_FORMAT,
+                       "%s: r %" PRId64 ", skip %" PRId64 ", P %" PRId64 ", bootstrap_draws %" PRId64 ": out of range",
+                       path, g->r, g->skip, g->P, g->draws);
 fail:
     return status;
 }
@@ -382,8 +402,10 @@ static enum ag_status read_prompts(struct geom_results *g, hid_t file, const cha
     for (int64_t p = 0; p < g->P; p++) {
         const int64_t other = g->twin[p];
         if (other < -1 || other >= g->P || other == p || (other >= 0 && g->twin[other] != p))
-            return ag_fail(err, AG_E_FORMAT, "%s: /prompts/twin: prompt %" PRId64 " has twin %" PRId64
-                           "; expected -1 or a prompt whose twin it is", path, p, other);
+            return ag_fail(err, AG_E_FORMAT,
+                           "%s: /prompts/twin: prompt %" PRId64 " has twin %" PRId64
+                           "; expected -1 or a prompt whose twin it is",
+                           path, p, other);
     }
     if (!(unit = AG_NEW(g->arena, int64_t, g->P, err))) return AG_E_MEMORY;
     g->units = geom_units(unit, g->twin, g->P);
@@ -413,8 +435,9 @@ static enum ag_status read_layers(struct geom_results *g, hid_t file, const char
     for (int64_t l = 0; l < g->Ls; l++) {
         const bool ordered = g->layer[l] >= 0 && g->layer[l] < g->L && (l == 0 || g->layer[l] > g->layer[l - 1]);
         if (!ordered || Hk[l] < 1 || Hk[l] > 65536 || D[l] <= g->r || D[l] > KERN_GEOMETRY_D_MAX)
-            return ag_fail(err, AG_E_FORMAT, "%s: /layers: entry %" PRId64 " is layer %" PRId64 " with %" PRId64
-                           " heads of %" PRId64 " dimensions; expected ascending layers below %" PRId64
+            return ag_fail(err, AG_E_FORMAT,
+                           "%s: /layers: entry %" PRId64 " is layer %" PRId64 " with %" PRId64 " heads of %" PRId64
+                           " dimensions; expected ascending layers below %" PRId64
                            ", 1 to 65536 heads, dimensions above r up to %d",
                            path, l, g->layer[l], Hk[l], D[l], g->L, KERN_GEOMETRY_D_MAX);
         if (Hk[l] > g->H) g->H = Hk[l];
@@ -450,7 +473,8 @@ static enum ag_status check_records(const struct geom_results *g, int b, int64_t
                            geom_basis_names[b], records->n[i]);
     for (int64_t i = 0; i < n * AG_ROLE_COUNT; i++)
         if (records->align_count[i] < 0 || records->align_undefined[i] < 0 || !isfinite(records->align_sum[i]))
-            return ag_fail(err, AG_E_FORMAT, "%s: /records/%" PRId64 "/%s: a negative count or a sum that is not finite", path,
+            return ag_fail(err, AG_E_FORMAT,
+                           "%s: /records/%" PRId64 "/%s: a negative count or a sum that is not finite", path,
                            g->layer[l], geom_basis_names[b]);
     return AG_OK;
 }

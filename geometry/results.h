@@ -1,29 +1,27 @@
-/* geometry/results.h: the geometry results file (HDF5). The schema is written down here, once; geom_results_write makes it
- * and geom_results_read checks it.
+/* geometry/results.h: the geometry results file (HDF5). The schema is written down here, once; geom_results_write makes
+ * it and geom_results_read checks it.
  *
  *  / attributes          schema "attgeo-geometry-1"; provenance carried over from the source: model, architecture,
  *                        checkpoint_sha256, tokenizer_sha256, prompts_sha256, backend, dtype, command, version,
- *                        dump ("" when reduced during the forward pass) as text, seed; tap, last_tap as text; r, skip, L,
- *                        P, T, bootstrap_draws, resample_seed; bases ("prompt,haystack[,pooled]"), role_names
+ *                        dump ("" when reduced during the forward pass) as text, seed; tap, last_tap as text; r, skip,
+ * L, P, T, bootstrap_draws, resample_seed, storage_lost (records with a channel that varies by less than half a step of
+ * the 16-bit type its keys were stored in); bases ("prompt,haystack[,pooled]"), role_names
  *                        ("haystack,needle,..."), definitions (the choices among MATH.md's definitions, in words)
  *  /prompts/id (P) utf8, twin (P) i64 (-1: none), unit (P) i64 (index of its twin pair or itself, from 0)
  *  /layers (Ls) i64      the layers analysed; attributes Hk (Ls), D (Ls) i64
  *  /records/N/BASIS/...  one small record per (prompt, KV head) of layer N (the model's own number):
  *       n (P, Hk) i64 keys in the basis; spectrum (P, Hk, D) f64 eigenvalues, descending, >= 0; mu2 (P, Hk) |mu|^2;
  *       ev_r (P, Hk); gap (P, Hk) (s_r - s_{r+1}) / s_r; align_sum (P, Hk, roles) f64; align_count (P, Hk, roles) i64;
- *       align_undefined (P, Hk, roles) i64. n = 0: spectrum and mu2 are NaN. n <= r + 1: ev_r and gap are NaN and nothing
- *       is aligned (all counts 0): the record is missing for Delta-mu.
- *  /summary/BASIS/...    folded, (Ls, H) with H the most KV heads of any layer; f64, NaN where missing:
- *       delta_mu_prompt, delta_mu_prompt_lo, _hi, _p, _q; delta_mu_token, delta_mu_token_lo, _hi;
- *       align (Ls, H, roles) token-pooled mean; layer_align (Ls, roles), layer_align_lo, layer_align_hi: mean over heads
- *       of the per-prompt role means, then over units, 95 % bootstrap over units; layer_delta (Ls), _lo, _hi: needle
- *       minus distractor of the same, within a prompt;
- *       ev_r, effective_rank, participation_ratio, stable_rank, numerical_rank, condition, mean_dominance, gap,
- *       trace (Ls, H): means over the prompts where defined; scree (Ls, H, Dmax): mean of s_i / tr; explained
- *       (Ls, H, Dmax): its cumulative sum
- *       counts, i64 (Ls, H): units (that carry delta_mu_prompt), prompts_missing (r + 1 or fewer keys), prompts_few_keys
- *       (fewer than D + 1), prompts_zero_trace (tr = 0: ranks NaN), tokens_undefined (|k - mu|^2 <= 1e-24 of the largest,
- *       all roles)
+ *       align_undefined (P, Hk, roles) i64. n = 0: spectrum and mu2 are NaN. n <= r + 1: ev_r and gap are NaN and
+ * nothing is aligned (all counts 0): the record is missing for Delta-mu. /summary/BASIS/...    folded, (Ls, H) with H
+ * the most KV heads of any layer; f64, NaN where missing: delta_mu_prompt, delta_mu_prompt_lo, _hi, _p, _q;
+ * delta_mu_token, delta_mu_token_lo, _hi; align (Ls, H, roles) token-pooled mean; layer_align (Ls, roles),
+ * layer_align_lo, layer_align_hi: mean over heads of the per-prompt role means, then over units, 95 % bootstrap over
+ * units; layer_delta (Ls), _lo, _hi: needle minus distractor of the same, within a prompt; ev_r, effective_rank,
+ * participation_ratio, stable_rank, numerical_rank, condition, mean_dominance, gap, trace (Ls, H): means over the
+ * prompts where defined; scree (Ls, H, Dmax): mean of s_i / tr; explained (Ls, H, Dmax): its cumulative sum counts, i64
+ * (Ls, H): units (that carry delta_mu_prompt), prompts_missing (r + 1 or fewer keys), prompts_few_keys (fewer than D +
+ * 1), prompts_zero_trace (tr = 0: ranks NaN), tokens_undefined (|k - mu|^2 <= 1e-24 of the largest, all roles)
  *       attributes: fraction_negative, fraction_negative_lo, _hi (cells with delta_mu_prompt < 0);
  *       fraction_negative_token, _lo, _hi; smallest_p (NaN without a cell) f64;
  *       significant_negative, significant_positive (q < 0.05), cells (with a delta_mu_prompt), missing (without) i64
@@ -42,10 +40,11 @@
 enum geom_basis { GEOM_BASIS_PROMPT, GEOM_BASIS_HAYSTACK, GEOM_BASIS_POOLED, GEOM_BASIS_COUNT };
 extern const char *const geom_basis_names[GEOM_BASIS_COUNT + 1]; /* NULL-terminated */
 
-/* Records of one (layer, basis). Element (prompt p, head h, i) of an array with inner extent I is at (p * Hk + h) * I + i. */
+/* Records of one (layer, basis). Element (prompt p, head h, i) of an array with inner extent I is at (p * Hk + h) * I +
+ * i. */
 struct geom_records {
-    int64_t *n;       /* (P, Hk) */
-    double *spectrum; /* (P, Hk, D) */
+    int64_t *n;                             /* (P, Hk) */
+    double *spectrum;                       /* (P, Hk, D) */
     double *mu2, *ev_r, *gap;               /* (P, Hk) */
     double *align_sum;                      /* (P, Hk, AG_ROLE_COUNT) */
     int64_t *align_count, *align_undefined; /* (P, Hk, AG_ROLE_COUNT) */
@@ -56,8 +55,8 @@ struct geom_summary {
     double *delta_prompt, *delta_prompt_lo, *delta_prompt_hi, *p, *q;
     double *delta_token, *delta_token_lo, *delta_token_hi;
     double *align, *layer_align, *layer_align_lo, *layer_align_hi, *layer_delta, *layer_delta_lo, *layer_delta_hi;
-    double *ev_r, *effective_rank, *participation_ratio, *stable_rank, *numerical_rank, *condition, *mean_dominance, *gap,
-        *trace;
+    double *ev_r, *effective_rank, *participation_ratio, *stable_rank, *numerical_rank, *condition, *mean_dominance,
+        *gap, *trace;
     double *scree, *explained;
     int64_t *units, *prompts_missing, *prompts_few_keys, *prompts_zero_trace, *tokens_undefined;
     double fraction_negative, fraction_negative_lo, fraction_negative_hi;
@@ -67,18 +66,20 @@ struct geom_summary {
 
 struct geom_results {
     struct ag_arena *arena; /* owns everything here, this struct included */
-    const char *model, *architecture, *checkpoint_sha256, *tokenizer_sha256, *prompts_sha256, *backend, *dtype, *command,
-        *version, *dump;
-    int64_t seed;                /* of the source */
+    const char *model, *architecture, *checkpoint_sha256, *tokenizer_sha256, *prompts_sha256, *backend, *dtype,
+        *command, *version, *dump;
+    int64_t seed; /* of the source */
     enum ag_tap tap, last_tap;
     int64_t r, skip, L, P, T;
     int64_t draws, resample_seed; /* of bootstrap and sign flips */
+    int64_t
+        storage_lost; /* (prompt, layer, head) records with a channel that varies by less than half a storage step */
     bool basis[GEOM_BASIS_COUNT];
-    const char *const *prompt_id;     /* (P) */
-    const int64_t *twin, *unit;       /* (P) */
-    int64_t units;                    /* independent units in all */
-    int64_t Ls, H, Dmax;              /* layers analysed, most heads, largest D */
-    const int64_t *layer, *Hk, *D;    /* (Ls) */
+    const char *const *prompt_id;                   /* (P) */
+    const int64_t *twin, *unit;                     /* (P) */
+    int64_t units;                                  /* independent units in all */
+    int64_t Ls, H, Dmax;                            /* layers analysed, most heads, largest D */
+    const int64_t *layer, *Hk, *D;                  /* (Ls) */
     struct geom_records *records[GEOM_BASIS_COUNT]; /* (Ls) each, NULL for a basis that is not there */
     struct geom_summary *summary[GEOM_BASIS_COUNT]; /* NULL until geom_fold (geometry/fold.h) */
 };

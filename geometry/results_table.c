@@ -3,8 +3,10 @@
 #include <math.h>
 #include <string.h>
 
-#define RECORD(name, dims, type, about) {#name, dims, about, type, offsetof(struct geom_records, name)}
-#define SUMMARY(name, field, dims, type, about) {name, dims, about, type, offsetof(struct geom_summary, field)}
+#define RECORD(name, dims, type, about)                                                                                \
+    { #name, dims, about, type, offsetof(struct geom_records, name) }
+#define SUMMARY(name, field, dims, type, about)                                                                        \
+    { name, dims, about, type, offsetof(struct geom_summary, field) }
 
 const struct geom_dataset geom_record_datasets[] = {
     RECORD(n, "Pk", AG_H5_I64, "keys in the basis"),
@@ -20,9 +22,10 @@ const int geom_n_record_datasets = (int)(sizeof(geom_record_datasets) / sizeof(g
 
 #define BAND " (95 % percentile bootstrap over units)"
 const struct geom_dataset geom_summary_datasets[] = {
-    SUMMARY("delta_mu_prompt", delta_prompt, "LH", AG_H5_F64,
-            "mean alignment of needle minus distractor tokens: within a prompt, mean over the prompts of a unit, mean over "
-            "units"),
+    SUMMARY(
+        "delta_mu_prompt", delta_prompt, "LH", AG_H5_F64,
+        "mean alignment of needle minus distractor tokens: within a prompt, mean over the prompts of a unit, mean over "
+        "units"),
     SUMMARY("delta_mu_prompt_lo", delta_prompt_lo, "LH", AG_H5_F64, "lower end" BAND),
     SUMMARY("delta_mu_prompt_hi", delta_prompt_hi, "LH", AG_H5_F64, "upper end" BAND),
     SUMMARY("delta_mu_prompt_p", p, "LH", AG_H5_F64, "two-sided sign-flip p of the unit means"),
@@ -36,8 +39,9 @@ const struct geom_dataset geom_summary_datasets[] = {
             "mean alignment of a role: within a prompt, mean over heads, over the prompts of a unit, over units"),
     SUMMARY("layer_align_lo", layer_align_lo, "Lr", AG_H5_F64, "lower end" BAND),
     SUMMARY("layer_align_hi", layer_align_hi, "Lr", AG_H5_F64, "upper end" BAND),
-    SUMMARY("layer_delta", layer_delta, "L", AG_H5_F64,
-            "needle minus distractor alignment: within a prompt, mean over heads, over the prompts of a unit, over units"),
+    SUMMARY(
+        "layer_delta", layer_delta, "L", AG_H5_F64,
+        "needle minus distractor alignment: within a prompt, mean over heads, over the prompts of a unit, over units"),
     SUMMARY("layer_delta_lo", layer_delta_lo, "L", AG_H5_F64, "lower end" BAND),
     SUMMARY("layer_delta_hi", layer_delta_hi, "L", AG_H5_F64, "upper end" BAND),
     SUMMARY("ev_r", ev_r, "LH", AG_H5_F64, "explained variance of the first r axes, mean over prompts"),
@@ -65,13 +69,27 @@ int geom_dims(int64_t dims[AG_H5_MAX_RANK], const struct geom_dataset *dataset, 
     for (const char *letter = dataset->dims; *letter && rank < AG_H5_MAX_RANK; letter++) {
         int64_t extent = 0;
         switch (*letter) {
-        case 'P': extent = results->P; break;
-        case 'k': extent = results->Hk[layer]; break;
-        case 'd': extent = results->D[layer]; break;
-        case 'r': extent = AG_ROLE_COUNT; break;
-        case 'L': extent = results->Ls; break;
-        case 'H': extent = results->H; break;
-        case 'D': extent = results->Dmax; break;
+        case 'P':
+            extent = results->P;
+            break;
+        case 'k':
+            extent = results->Hk[layer];
+            break;
+        case 'd':
+            extent = results->D[layer];
+            break;
+        case 'r':
+            extent = AG_ROLE_COUNT;
+            break;
+        case 'L':
+            extent = results->Ls;
+            break;
+        case 'H':
+            extent = results->H;
+            break;
+        case 'D':
+            extent = results->Dmax;
+            break;
         }
         dims[rank++] = extent;
     }
@@ -84,7 +102,8 @@ enum ag_status geom_allocate(void *target, const struct geom_dataset *datasets, 
         int64_t dims[AG_H5_MAX_RANK], size = 1;
         const int rank = geom_dims(dims, &datasets[i], results, layer);
         for (int k = 0; k < rank; k++)
-            if (!ag_mul(size, dims[k], &size)) return ag_fail(err, AG_E_MEMORY, "geometry: %s is too large", datasets[i].name);
+            if (!ag_mul(size, dims[k], &size))
+                return ag_fail(err, AG_E_MEMORY, "geometry: %s is too large", datasets[i].name);
         double *data = AG_ZEROS(results->arena, double, size, err);
         if (!data) return AG_E_MEMORY;
         const bool is_sum = strcmp(datasets[i].name, "align_sum") == 0;

@@ -7,7 +7,8 @@
 #include "base/h5.h"
 #include "geometry/results.h"
 
-/* Dimensions as letters: P prompts, k KV heads and d dims of the layer, r roles, L layers, H most heads, D largest dim. */
+/* Dimensions as letters: P prompts, k KV heads and d dims of the layer, r roles, L layers, H most heads, D largest dim.
+ */
 struct geom_dataset {
     const char *name, *dims, *about;
     enum ag_h5_type type; /* AG_H5_F64 or AG_H5_I64 */

@@ -1,6 +1,7 @@
 /* kernels/backend.c: the tables of operations, the thread count, and how packed prompts are cut into tiles. */
 #include "kernels/ops.h"
 
+#include <cblas.h>
 #include <omp.h>
 
 static const struct kern_ops table_ref = {
@@ -38,7 +39,10 @@ enum ag_status kern_backend(const struct kern_ops **ops, enum ag_backend backend
     switch (backend) {
     case AG_BACKEND_REF: *ops = &table_ref; return AG_OK;
     case AG_BACKEND_AUTO:
-    case AG_BACKEND_CPU: *ops = &table_cpu; return AG_OK;
+    case AG_BACKEND_CPU:
+        openblas_set_num_threads(1); /* also for LAPACK, which eigh calls from many threads at once */
+        *ops = &table_cpu;
+        return AG_OK;
     case AG_BACKEND_CUDA: break;
     }
     return ag_fail(err, AG_E_UNSUPPORTED,

@@ -2,10 +2,10 @@
 #include <gsl/gsl_randist.h>
 #include <gsl/gsl_rng.h>
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "geometry/inference.h"
+#include "kernels/kernels.h"
 #include "tests/test.h"
 
 static void close_to(double got, double expected, double tolerance) {
@@ -43,8 +43,9 @@ static void test_sign_flip_exact(void **state) {
         double x[13 * 3], p[3], one[13];
         for (int64_t u = 0; u < n; u++) {
             x[u * 3] = gsl_ran_gaussian(rng, 1) + 0.5;
-            x[u * 3 + 1] = floor(gsl_ran_gaussian(rng, 1) * 2) / 10; /* many ties, of values that binary does not hold */
-            x[u * 3 + 2] = 1 + (double)u;                            /* one sign: nothing is more extreme */
+            x[u * 3 + 1] =
+                floor(gsl_ran_gaussian(rng, 1) * 2) / 10; /* many ties, of values that binary does not hold */
+            x[u * 3 + 2] = 1 + (double)u;                 /* one sign: nothing is more extreme */
         }
         assert_ok(geom_sign_flip(p, x, n, 3, 1, &err), &err);
         for (int c = 0; c < 3; c++) {
@@ -96,10 +97,9 @@ static void test_sign_flip_drawn(void **state) {
     double sum = 0, square = 0;
     for (int u = 0; u < U; u++) sum += x[u * C + 2], square += x[u * C + 2] * x[u * C + 2];
     close_to(p[2], erfc(fabs(sum) / sqrt(2 * square)), 0.02);
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(1);
+    kern_set_threads(1);
     assert_ok(geom_sign_flip(again, x, U, C, 3, &err), &err);
-    omp_set_num_threads(threads);
+    kern_set_threads(0);
     assert_memory_equal(p, again, sizeof p);
     assert_ok(geom_sign_flip(other, x, U, C, 4, &err), &err);
     assert_true(other[2] != p[2]);
@@ -173,7 +173,8 @@ static void test_bootstrap_few(void **state) {
     }
 }
 
-/* Two terms, units that lack one, cells without units, and the same bits for any number of threads and beside other cells. */
+/* Two terms, units that lack one, cells without units, and the same bits for any number of threads and beside other
+ * cells. */
 static void test_bootstrap_ratio(void **state) {
     (void)state;
     struct ag_error err = AG_ERROR_INIT;
@@ -194,12 +195,11 @@ static void test_bootstrap_ratio(void **state) {
     const struct geom_ratio ratio = {U, C, a, na, b, nb};
     geom_ratio_value(value, &ratio);
     assert_true(isnan(value[7]) && isnan(value[8]) && isfinite(value[5]));
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(3);
+    kern_set_threads(3);
     assert_ok(geom_bootstrap(lo, hi, share, &ratio, DRAWS, 11, &err), &err);
-    omp_set_num_threads(1);
+    kern_set_threads(1);
     assert_ok(geom_bootstrap(lo1, hi1, share1, &ratio, DRAWS, 11, &err), &err);
-    omp_set_num_threads(threads);
+    kern_set_threads(0);
     assert_memory_equal(lo, lo1, sizeof lo);
     assert_memory_equal(hi, hi1, sizeof hi);
     assert_memory_equal(share, share1, sizeof share);
@@ -210,18 +210,21 @@ static void test_bootstrap_ratio(void **state) {
             one[0][u] = a[u * C + c], one[1][u] = na[u * C + c], one[2][u] = b[u * C + c], one[3][u] = nb[u * C + c];
         bool all = true; /* alone, units without either are not drawn: compare only where none is */
         for (int u = 0; u < U; u++) all &= one[1][u] > 0 || one[3][u] > 0;
-        assert_ok(geom_bootstrap(lo1, hi1, NULL, &(struct geom_ratio){U, 1, one[0], one[1], one[2], one[3]}, DRAWS, 11,
-                                 &err),
-                  &err);
+        assert_ok(
+            geom_bootstrap(lo1, hi1, NULL, &(struct geom_ratio){U, 1, one[0], one[1], one[2], one[3]}, DRAWS, 11, &err),
+            &err);
         if (all) assert_true(lo1[0] == lo[c] && hi1[0] == hi[c]);
         assert_true(lo1[0] <= hi1[0]);
     }
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_units),           cmocka_unit_test(test_sign_flip_exact),
-    cmocka_unit_test(test_sign_flip_drawn), cmocka_unit_test(test_false_discovery),
-    cmocka_unit_test(test_bootstrap_coverage), cmocka_unit_test(test_bootstrap_few),
+    cmocka_unit_test(test_units),
+    cmocka_unit_test(test_sign_flip_exact),
+    cmocka_unit_test(test_sign_flip_drawn),
+    cmocka_unit_test(test_false_discovery),
+    cmocka_unit_test(test_bootstrap_coverage),
+    cmocka_unit_test(test_bootstrap_few),
     cmocka_unit_test(test_bootstrap_ratio),
 };
 TEST_GROUP(inference, "units, bootstrap, sign flips, false discovery rate", tests)
