@@ -18,9 +18,10 @@ struct token {
     bool special;       /* added by the tokenizer (BOS) or matched as a special string */
     int64_t begin, end; /* half-open byte span of the input; BOS: empty */
 };
-struct token_list {
+struct token_list { /* zero-initialise before use */
     struct token *data;
     int64_t n, capacity;
+    struct ag_arena *arena;
 };
 void token_list_free(struct token_list *list);
 
