@@ -41,7 +41,7 @@ static void check_cover(const struct token_list *list, int64_t n) {
     assert_int_equal(at, n);
 }
 
-static void check_expected(const struct token_list *list, const json_t *expected, const char *name, size_t number) {
+static void check_tokens(const struct token_list *list, const json_t *expected, const char *name, size_t number) {
     const json_t *ids = json_array_get(expected, 0), *bytes = json_array_get(expected, 1);
     bool same = list->n == (int64_t)json_array_size(ids);
     for (int64_t i = 0; i < list->n && same; i++)
@@ -68,7 +68,7 @@ static void check_corpus(const struct tokenizer *t, const char *name, const json
         }
         assert_ok(status, &err);
         check_cover(&list, (int64_t)json_string_length(text));
-        check_expected(&list, json_array_get(expected, k), name, k);
+        check_tokens(&list, json_array_get(expected, k), name, k);
     }
     token_list_free(&list);
 }
