@@ -114,7 +114,7 @@ static enum ag_status read_pre_tokenizer(struct loader *l, const json_t *value) 
     enum ag_status status = AG_OK;
     const json_t *stages[MAX_STAGES];
     int n = 0, at = 0;
-    bool digits = false, prefix, regex = true;
+    bool digits = false, prefix = false, regex = true;
     if (is_null(value)) return unsupported(l, "pre_tokenizer", value, "byte-level pre-tokenizers");
     AG_TRY(flatten(l, stages, &n, value, 0));
     if (n == 0) return unsupported(l, "pre_tokenizer", value, "byte-level pre-tokenizers");

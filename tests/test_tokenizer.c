@@ -324,7 +324,44 @@ static void test_long_runs(void **state) {
     tokenizer_close(t);
 }
 
+/* SmolLM2's own vocabulary, from the GGUF; and the vectors of spec/tokenizer.md section 11. */
+static void test_smollm2_vocabulary(void **state) {
+    (void)state;
+    const char *path = test_smollm2();
+    if (path == NULL) test_skip("no SmolLM2 (make fetch brings it)");
+    struct ag_error err = AG_ERROR_INIT;
+    struct tokenizer *t;
+    assert_ok(tokenizer_open_path(&t, path, &err), &err);
+    const struct tokenizer_info *info = tokenizer_info(t);
+    assert_string_equal(info->pattern, "smollm");
+    assert_string_equal(info->source, "GGUF metadata");
+    assert_true(info->vocabulary == 49152 && !info->adds_bos && !info->adds_eos && !info->nfc && !info->ignore_merges);
+    static const struct {
+        const char *text;
+        int32_t ids[12];
+        int64_t n;
+    } known[] = {{"Hello, we can use", {19556, 28, 392, 416, 722}, 5},
+                 {"The capital of France is", {504, 3575, 282, 4649, 314}, 5},
+                 {"\n", {198}, 1},
+                 {"Hello world! 123", {19556, 905, 17, 216, 33, 34, 35}, 7},
+                 {"  multiple   spaces", {216, 2701, 256, 5600}, 4}};
+    struct token_list list = {0};
+    for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
+        assert_int_equal(encode(&list, t, known[k].text, true, NULL), known[k].n);
+        for (int64_t i = 0; i < list.n; i++) assert_int_equal(list.data[i].id, known[k].ids[i]);
+    }
+    json_t *expected = golden("expected.json"), *smollm2 = golden("smollm2.json"), *random = golden("random.json");
+    check_corpus(t, "smollm2", json_object_get(expected, "texts"), json_object_get(smollm2, "corpus"));
+    check_random(t, "smollm2", random, json_object_get(smollm2, "random"));
+    json_decref(expected);
+    json_decref(smollm2);
+    json_decref(random);
+    token_list_free(&list);
+    tokenizer_close(t);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_smollm2_vocabulary),
     cmocka_unit_test(test_golden),     cmocka_unit_test(test_info),   cmocka_unit_test(test_bos),
     cmocka_unit_test(test_invalid_utf8), cmocka_unit_test(test_round_trip), cmocka_unit_test(test_pieces),
     cmocka_unit_test(test_long_runs),
