@@ -69,9 +69,9 @@ static void test_roles(void **state) {
     struct prompt_tokens *tokens = encode(prompts, t);
     const struct ag_tokens *k = &tokens->tokens;
     assert_int_equal(k->offsets[2], k->T);
-    assert_string_equal(bytes_of(k, 0, AG_ROLE_NEEDLE, 0), " The code is 12.");
-    assert_string_equal(bytes_of(k, 0, AG_ROLE_HAYSTACK, 0), "The sea is blue. The sky is red.");
-    assert_string_equal(bytes_of(k, 0, AG_ROLE_QUESTION, 0), " What is the code?");
+    assert_string_equal(bytes_of(k, 0, AG_ROLE_NEEDLE, 0), "The code is 12.");
+    assert_string_equal(bytes_of(k, 0, AG_ROLE_HAYSTACK, 0), "The sea is blue.  The sky is red. ");
+    assert_string_equal(bytes_of(k, 0, AG_ROLE_QUESTION, 0), "What is the code?");
     assert_string_equal(bytes_of(k, 0, AG_ROLE_ANSWER, 0), " 12");
     assert_string_equal(bytes_of(k, 0, -1, AG_VALUE_NEEDLE), "12");
     assert_string_equal(bytes_of(k, 0, -1, AG_VALUE_ANSWER), "12");
