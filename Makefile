@@ -97,7 +97,8 @@ $(BUILD)/configuration: FORCE
 $(BUILD)/revision: FORCE
 	@mkdir -p $(@D); echo '$(GIT)' | cmp -s - $@ || echo '$(GIT)' > $@
 FORCE:
-$(BUILD)/obj/plots/%.o $(BUILD)/obj/data/%.o: $(EMBEDDED)
+# Not a pattern: a pattern rule without a recipe adds nothing.
+$(patsubst %.c,$(BUILD)/obj/%.o,$(filter plots/% data/%,$(SRC))): $(EMBEDDED)
 -include $(OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(BUILD)/obj/attgeo.d
 
 headers: ## every header compiles alone, as C and as C++ (which CUDA is)
