@@ -1,0 +1,239 @@
+/* plots/cmd_plot.c: `attgeo plot`: figures of a results file, each as table, script and pictures. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/commands.h"
+#include "base/file.h"
+#include "plots/figure.h"
+
+static const char *const figure_names[] = {"delta-mu", "separation", "spectra", "rank", NULL}; /* as plot_figures */
+static const char *const basis_names[] = {"prompt", "pooled", NULL};
+
+struct plot_options {
+    uint64_t formats, figures;
+    int pooling, basis;
+    double range;
+};
+static const struct plot_options defaults = {
+    (1u << PLOT_FORMATS) - 1, (1u << PLOT_FIGURES) - 1, PLOT_POOL_PROMPT, 0, 0,
+};
+static const struct ag_option options[] = {
+    {"format", 0, AG_OPT_SET, offsetof(struct plot_options, formats), "LIST",
+     "Pictures to draw: png, svg, pdf. Default: all three.", plot_format_names, 0, 0},
+    {"figure", 0, AG_OPT_SET, offsetof(struct plot_options, figures), "LIST",
+     "Figures to draw: delta-mu, separation, spectra, rank. Default: all.", figure_names, 0, 0},
+    {"pooling", 0, AG_OPT_CHOICE, offsetof(struct plot_options, pooling), "NAME",
+     "Pooling of Delta-mu: prompt (differences within a prompt, with a test) or token (all tokens of all prompts, as "
+     "in the "
+     "paper's Figure 5). Default: prompt.",
+     plot_pooling_names, 0, 0},
+    {"basis", 0, AG_OPT_CHOICE, offsetof(struct plot_options, basis), "NAME",
+     "Basis shown first: prompt or pooled; the haystack control always stands beside it. Default: prompt.", basis_names,
+     0, 0},
+    {"range", 0, AG_OPT_REAL, offsetof(struct plot_options, range), "X",
+     "Half width of the colour range of Delta-mu, to compare models. Default: 0, from the data (stated on the figure).",
+     NULL, 0, 1e30},
+};
+
+/* What a run makes, so that it can be put in place at the end or removed on failure. */
+struct output {
+    const char *folder, *work; /* work: a folder inside, where everything is made first */
+    bool folder_is_new, work_is_there;
+    const char *names[PLOT_FIGURES * (2 + PLOT_FORMATS)];
+    int n;
+};
+
+static enum ag_status name_outputs(struct output *out, const struct plot_options *o, struct ag_arena *arena,
+                                   struct ag_error *err) {
+    for (int f = 0; f < PLOT_FIGURES; f++) {
+        if ((o->figures >> f & 1) == 0) continue;
+        for (int k = 0; k < 2 + PLOT_FORMATS; k++) {
+            char name[64];
+            if (k >= 2 && (o->formats >> (k - 2) & 1) == 0) continue;
+            snprintf(name, sizeof name, "%s.%s", plot_figures[f].name,
+                     k == 0   ? "tsv"
+                     : k == 1 ? "gp"
+                              : plot_format_names[k - 2]);
+            out->names[out->n] = ag_arena_text(arena, name, strlen(name), err);
+            if (out->names[out->n++] == NULL) return AG_E_MEMORY;
+        }
+    }
+    return AG_OK;
+}
+
+/* Before any work: the folder can be written and nothing in it would be replaced. */
+static enum ag_status check_folder(struct output *out, bool force, struct ag_arena *arena, struct ag_error *err) {
+    const enum ag_kind kind = ag_path_kind(out->folder);
+    if (kind == AG_KIND_FILE || kind == AG_KIND_OTHER) {
+        return ag_fail(err, AG_E_USAGE, "%s: is no folder; expected a folder for the figures (-o DIR)", out->folder);
+    }
+    out->folder_is_new = kind == AG_KIND_NONE;
+    for (int i = 0; i < out->n; i++) {
+        const char *path = ag_path_join(arena, out->folder, out->names[i], err);
+        struct stat there;
+        if (path == NULL) return AG_E_MEMORY;
+        if (lstat(path, &there) != 0) continue;
+        if (S_ISDIR(there.st_mode))
+            return ag_fail(err, AG_E_IO, "%s: is a folder; expected a file or nothing; move it away", path);
+        if (!force)
+            return ag_fail(err, AG_E_IO, "%s: exists; expected to make it anew; choose another folder or give --force",
+                           path);
+    }
+    return AG_OK;
+}
+
+static enum ag_status make_folders(struct output *out, struct ag_arena *arena, struct ag_error *err) {
+    char name[64];
+    enum ag_status status = ag_path_make_folder(out->folder, err);
+    if (status != AG_OK) return status;
+    snprintf(name, sizeof name, ".attgeo-plot.%ld.tmp", (long)getpid());
+    out->work = ag_path_join(arena, out->folder, name, err);
+    if (out->work == NULL) return AG_E_MEMORY;
+    if (mkdir(out->work, 0777) != 0) {
+        return ag_fail(err, AG_E_IO, "%s: cannot make a folder here: %s; choose another -o", out->work,
+                       strerror(errno));
+    }
+    out->work_is_there = true;
+    return AG_OK;
+}
+
+static enum ag_status write_script(const struct plot_figure *figure, const char *path, struct ag_error *err) {
+    struct ag_out out;
+    enum ag_status status = ag_out_begin(&out, path, false, err);
+    if (status != AG_OK) return status;
+    fwrite(plot_style, 1, (size_t)(plot_style_end - plot_style), out.stream);
+    fputc('\n', out.stream);
+    fwrite(figure->script, 1, (size_t)(figure->script_end - figure->script), out.stream);
+    return ag_out_commit(&out, err);
+}
+
+static enum ag_status write_table(const struct plot_figure *figure, const char *path, const struct plot_choice *choice,
+                                  struct ag_arena *arena, struct ag_error *err) {
+    struct ag_out out;
+    enum ag_status status = ag_out_begin(&out, path, false, err);
+    if (status != AG_OK) return status;
+    status = figure->write(out.stream, choice, arena, err);
+    if (status == AG_OK) return ag_out_commit(&out, err);
+    ag_out_discard(&out);
+    return status;
+}
+
+static enum ag_status draw(const struct plot_figure *figure, const struct output *out, const struct plot_choice *choice,
+                           uint64_t formats, const struct ag_run *run, struct ag_arena *arena) {
+    char script[64], data[64], picture[64];
+    enum ag_status status = AG_OK;
+    snprintf(script, sizeof script, "%s.gp", figure->name);
+    snprintf(data, sizeof data, "%s.tsv", figure->name);
+    const char *script_path = ag_path_join(arena, out->work, script, run->err);
+    const char *data_path = ag_path_join(arena, out->work, data, run->err), *talk;
+    if (script_path == NULL || data_path == NULL) return AG_E_MEMORY;
+    AG_TRY(write_script(figure, script_path, run->err));
+    AG_TRY(write_table(figure, data_path, choice, arena, run->err));
+    for (int f = 0; f < PLOT_FORMATS; f++) {
+        if ((formats >> f & 1) == 0) continue;
+        snprintf(picture, sizeof picture, "%s.%s", figure->name, plot_format_names[f]);
+        AG_TRY(plot_gnuplot_run(out->work, script, data, picture, &talk, arena, run->err));
+        if (talk != NULL) ag_say(run->log, AG_WARN, "gnuplot on %s: %s", picture, talk);
+    }
+fail:
+    return status;
+}
+
+/* Everything is whole: into its place. */
+static enum ag_status put_in_place(const struct output *out, struct ag_run *run, struct ag_arena *arena) {
+    for (int i = 0; i < out->n; i++) {
+        const char *from = ag_path_join(arena, out->work, out->names[i], run->err);
+        const char *to = ag_path_join(arena, out->folder, out->names[i], run->err);
+        if (from == NULL || to == NULL) return AG_E_MEMORY;
+        if (rename(from, to) != 0)
+            return ag_fail(run->err, AG_E_IO, "%s: cannot be put in place: %s", to, strerror(errno));
+        fprintf(run->out, "%s\n", to);
+    }
+    return AG_OK;
+}
+
+static void clean_up(const struct output *out, bool failed, struct ag_arena *arena) {
+    if (out->work_is_there) {
+        for (int i = 0; i < out->n; i++) {
+            const char *path = ag_path_join(arena, out->work, out->names[i], NULL);
+            if (path != NULL) (void)unlink(path);
+        }
+        (void)rmdir(out->work);
+    }
+    if (failed && out->folder_is_new) (void)rmdir(out->folder);
+}
+
+static enum ag_status choose_panels(struct plot_choice *choice, const char *basis, struct ag_error *err) {
+    const struct plot_basis *first = plot_find_basis(choice->results, basis);
+    if (first == NULL) {
+        return ag_fail(
+            err, AG_E_USAGE,
+            "%s: holds no basis '%s'; make the results with `attgeo geometry --basis %s`, or choose --basis prompt",
+            choice->results->path, basis, basis);
+    }
+    choice->panel[0] = first;
+    choice->panel[1] = plot_find_basis(choice->results, "haystack");
+    choice->n_panels = 2;
+    return AG_OK;
+}
+
+static enum ag_status run_plot(struct ag_run *run) {
+    const struct plot_options *o = run->options;
+    struct plot_results results;
+    struct plot_choice choice = {.results = &results, .pooling = (enum plot_pooling)o->pooling, .range = o->range};
+    struct output out = {.folder = run->common.output};
+    enum ag_status status = AG_OK;
+    const char *warning = NULL;
+    if (out.folder == NULL)
+        return ag_fail(run->err, AG_E_USAGE, "plot: no output; expected -o DIR, the folder for the figures");
+    struct ag_arena *arena = ag_arena_new("figures");
+    if (arena == NULL) return ag_fail(run->err, AG_E_MEMORY, "plot: no memory");
+    AG_TRY(name_outputs(&out, o, arena, run->err));
+    AG_TRY(check_folder(&out, run->common.force, arena, run->err));
+    AG_TRY(plot_results_open(&results, run->arguments[0], arena, run->err));
+    AG_TRY(choose_panels(&choice, basis_names[o->basis], run->err));
+    AG_TRY(plot_gnuplot_check(o->formats, &warning, arena, run->err));
+    if (warning != NULL) ag_say(run->log, AG_WARN, "%s", warning);
+    AG_TRY(make_folders(&out, arena, run->err));
+    for (int f = 0; f < PLOT_FIGURES; f++) {
+        if ((o->figures >> f & 1) == 0) continue;
+        ag_say(run->log, AG_INFO, "%s: %s", plot_figures[f].name, plot_figures[f].about);
+        AG_TRY(draw(&plot_figures[f], &out, &choice, o->formats, run, arena));
+    }
+    AG_TRY(put_in_place(&out, run, arena));
+fail:
+    clean_up(&out, status != AG_OK, arena);
+    ag_arena_free(arena);
+    return status;
+}
+
+const struct ag_command command_plot = {
+    .name = "plot",
+    .summary = "draw the figures of a results file",
+    .usage = "RESULTS",
+    .description =
+        "Draws what `attgeo geometry` (or `attgeo probe --reduce geometry`) found, into the folder -o DIR: delta-mu, "
+        "the heatmap of "
+        "Delta-mu by layer and KV head with its haystack control; separation, the mean alignment of each role by layer "
+        "with 95 % "
+        "bands; spectra, explained variance by layer and the scree of every head; rank, three effective ranks by "
+        "layer.\n\n"
+        "Beside the pictures of a figure lie its data (NAME.tsv, with title, provenance and notes in the header) and "
+        "its "
+        "script (NAME.gp): `gnuplot -c NAME.gp` in that folder draws NAME.png again, `gnuplot -c NAME.gp NAME.tsv "
+        "NAME.pdf` another "
+        "format; neither needs attgeo or the model. Missing, infinite and clipped values are counted on the figure.\n\n"
+        "The paths of the files made are printed. Needs gnuplot 5.4.",
+    .examples = "attgeo plot geometry.h5 -o figures\n"
+                "attgeo plot geometry.h5 -o figures --figure delta-mu --pooling token --format pdf --force",
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+    .options_size = sizeof(struct plot_options),
+    .defaults = &defaults,
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run_plot,
+};
