@@ -16,7 +16,8 @@ int64_t geom_units(int64_t *unit, const int64_t *twin, int64_t P) {
     return U;
 }
 
-/* Every draw has a generator of its own, so that it does not matter which thread makes it, or how often. */
+/* Every draw has a generator of its own (Tausworthe: small state, cheap to seed), so that it does not matter which
+ * thread makes it, or how often. */
 static void seed_draw(gsl_rng *rng, int64_t seed, int64_t draw) {
     uint64_t z = (uint64_t)seed * 0x9e3779b97f4a7c15u + (uint64_t)draw + 1; /* splitmix64 */
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -129,9 +130,9 @@ static void bootstrap_draw(const struct bootstrap *b, int64_t draw, gsl_rng *rng
 static enum ag_status bootstrap_pass(const struct bootstrap *b, struct ag_error *err) {
     bool failed = false;
     const int threads = (int)kern_threads();
-#pragma omp parallel num_threads(threads) default(none) shared(b, failed, gsl_rng_mt19937)
+#pragma omp parallel num_threads(threads) default(none) shared(b, failed, gsl_rng_taus2)
     {
-        gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
+        gsl_rng *rng = gsl_rng_alloc(gsl_rng_taus2);
         struct ag_arena *arena = ag_arena_new("bootstrap");
         int64_t *times = arena ? AG_NEW(arena, int64_t, b->n_rows, NULL) : NULL;
         if (!rng || !times) {
@@ -266,9 +267,9 @@ static void flip_draw(const struct flips *f, int64_t draw, gsl_rng *rng, double 
 static enum ag_status flips_run(int64_t *hits, const struct flips *f, struct ag_error *err) {
     bool failed = false;
     const int threads = (int)kern_threads();
-#pragma omp parallel num_threads(threads) default(none) shared(f, hits, failed, gsl_rng_mt19937)
+#pragma omp parallel num_threads(threads) default(none) shared(f, hits, failed, gsl_rng_taus2)
     {
-        gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
+        gsl_rng *rng = gsl_rng_alloc(gsl_rng_taus2);
         struct ag_arena *arena = ag_arena_new("sign flips");
         double *sums = arena ? AG_NEW(arena, double, f->C, NULL) : NULL;
         int64_t *mine = sums ? AG_ZEROS(arena, int64_t, f->C, NULL) : NULL;
