@@ -49,18 +49,17 @@ struct generate_summary {
     int64_t aligned_pairs; /* equal token counts, and every span and value at equal token positions */
     int64_t token_difference, position_difference; /* the largest between twins */
     int64_t sentences;                             /* of the haystack, in all prompts */
-    int64_t repeats;                               /* prompts (pairs) in which the haystack was used more than once */
+    int64_t repeats;                               /* pairs or prompts in which a sentence of the haystack occurs more than once */
 };
 
 struct generator;
 
 /* Draws every fact and checks every size, so that what is impossible is refused here, before anything is written:
  * AG_E_USAGE says what would fit; AG_E_UNSUPPORTED: the tokenizer lacks the template's special tokens; AG_E_FORMAT: the
- * haystack holds a special string of the tokenizer. tokenizer, haystack and log (may be NULL) must outlive the
+ * haystack holds a special string of the tokenizer. tokenizer and haystack must outlive the
  * generator. */
 enum ag_status generator_open(struct generator **out, const struct generate_options *options,
-                              const struct tokenizer *tokenizer, const struct haystack *haystack,
-                              const struct ag_log *log, struct ag_error *err);
+                              const struct tokenizer *tokenizer, const struct haystack *haystack, struct ag_error *err);
 /* The next pair (n = 2) or prompt (n = 1), or n = 0 after the last; valid until the next call. Each prompt was
  * verified: the tokens that overlap a span or value decode to a text that holds it, the answer occurs once in the text
  * and as the start of what follows, the value of the distractors only inside them. Same options, tokenizer and

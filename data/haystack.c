@@ -13,7 +13,7 @@ AG_EMBED(embedded_haystack, "data/haystack.txt");
 
 /* ---- characters ------------------------------------------------------------------------------------------------- */
 
-/* Bytes of the blank at text (ASCII only: a no-break space is there to keep words together), 0: none. */
+/* ASCII only: a no-break space is there to keep words together. */
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v'; }
 
 static enum ag_status check_text(const char *text, size_t n, const char *name, struct ag_error *err) {
@@ -195,7 +195,7 @@ fail:
 enum ag_status haystack_open(struct haystack *out, const char *path, struct ag_arena *arena, struct ag_error *err) {
     if (!path)
         return haystack_parse(out, embedded_haystack, (size_t)(embedded_haystack_end - embedded_haystack),
-                              "built-in haystack", arena, err);
+                              "the built-in haystack", arena, err);
     const char *text;
     size_t size;
     enum ag_status status = ag_file_text(&text, &size, path, HAYSTACK_LIMIT, arena, err);

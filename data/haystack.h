@@ -9,7 +9,7 @@
 #define HAYSTACK_LIMIT ((uint64_t)8 << 20)
 
 struct haystack {
-    const char *path;      /* of the file, "built-in haystack" for ours */
+    const char *path;      /* of the file, "the built-in haystack" for ours */
     const char **sentence; /* (n) distinct, runs of blanks and line breaks made one blank, in the order of the file */
     int64_t n;
     int64_t repeated;  /* sentences of the file that were left out because they had been seen before */
