@@ -69,9 +69,9 @@ struct generator {
     int64_t *order, n_order;  /* laps over the haystack, each drawn (in part) like a shuffled deck */
     int64_t laps;
     int64_t *chosen, *pieces, *best,
-        *before;  /* scratch: sentences, context, best context so far, tokens before a gap */
-    int64_t *used;                /* (haystack->n) 1 + the last pair or prompt that has the sentence */
-    int32_t *gap; /* scratch: distractors in a gap */
+        *before;   /* scratch: sentences, context, best context so far, tokens before a gap */
+    int64_t *used; /* (haystack->n) 1 + the last pair or prompt that has the sentence */
+    int32_t *gap;  /* scratch: distractors in a gap */
     struct side side[2];
     struct ag_buf scratch;
     struct token_list scratch_tokens;
@@ -330,8 +330,8 @@ static enum ag_status check_length(struct generator *g, struct ag_error *err) {
         return ag_fail(err, AG_E_USAGE,
                        "--length %lld is longer than %s can fill: its %lld different sentences and the facts take %lld "
                        "tokens; give --length %lld or less, a longer --haystack, or --repeat",
-                       (long long)o->length, g->haystack->path, (long long)g->haystack->n, (long long)(total + smallest),
-                       (long long)(total + smallest));
+                       (long long)o->length, g->haystack->path, (long long)g->haystack->n,
+                       (long long)(total + smallest), (long long)(total + smallest));
     g->laps = 1;
     if (total < o->length - smallest) g->laps = (o->length - smallest) / total + 2;
     return AG_OK;
@@ -365,7 +365,8 @@ static enum ag_status check_options(const struct generate_options *o, struct ag_
 }
 
 enum ag_status generator_open(struct generator **out, const struct generate_options *options,
-                              const struct tokenizer *tokenizer, const struct haystack *haystack, struct ag_error *err) {
+                              const struct tokenizer *tokenizer, const struct haystack *haystack,
+                              struct ag_error *err) {
     enum ag_status status;
     struct generate_options o = *options;
     struct generator *g = NULL;
@@ -690,7 +691,8 @@ enum ag_status generator_next(struct generator *g, struct prompt prompts[2], int
     for (int s = 0; s < g->sides; s++) {
         struct side *side = &g->side[s];
         char stem[64];
-        snprintf(stem, sizeof stem, "%s-%lld-s%lld-%03lld", generate_kinds[o->kind], (long long)o->length, (long long)o->seed, (long long)g->next);
+        snprintf(stem, sizeof stem, "%s-%lld-s%lld-%03lld", generate_kinds[o->kind], (long long)o->length,
+                 (long long)o->seed, (long long)g->next);
         snprintf(side->id, sizeof side->id, "%s%s", stem, g->sides == 1 ? "" : s ? "-b" : "-a");
         snprintf(side->twin, sizeof side->twin, "%s%s", stem, s ? "-a" : "-b");
         AG_TRY(build(g, plan, s, g->best, n_best, err));

@@ -49,7 +49,7 @@ struct generate_summary {
     int64_t aligned_pairs; /* equal token counts, and every span and value at equal token positions */
     int64_t token_difference, position_difference; /* the largest between twins */
     int64_t sentences;                             /* of the haystack, in all prompts */
-    int64_t repeats;                               /* pairs or prompts in which a sentence of the haystack occurs more than once */
+    int64_t repeats; /* pairs or prompts in which a sentence of the haystack occurs more than once */
 };
 
 struct generator;
