@@ -123,7 +123,9 @@ static enum ag_status run_prompts(struct ag_run *run) {
         ag_say(run->log, AG_INFO, "%s: %lld repeated sentences were left out, %lld different ones remain",
                haystack.path, (long long)haystack.repeated, (long long)haystack.n);
     AG_TRY(tokenizer_open_path(&tokenizer, o->tokenizer, err));
-    AG_TRY(generator_open(&generator, &g, tokenizer, &haystack, err));
+    status = generator_open(&generator, &g, tokenizer, &haystack, err);
+    if (status == AG_E_UNSUPPORTED) ag_fail_context(err, "%s", o->tokenizer);
+    AG_TRY(status);
     if (run->common.output) {
         AG_TRY(ag_out_begin(&out, run->common.output, run->common.force, err));
         writing = true;
@@ -144,7 +146,7 @@ static enum ag_status run_prompts(struct ag_run *run) {
     if (writing) AG_TRY(ag_out_commit(&out, err));
     writing = false;
     if (summary.repeats)
-        ag_say(run->log, AG_WARN, "warning: the haystack was too short: sentences occur more than once in %lld %s",
+        ag_say(run->log, AG_WARN, "the haystack was too short: sentences occur more than once in %lld %s",
                (long long)summary.repeats, needle ? "pairs" : "prompts");
     if (summary.tokens_max < g.length || summary.tokens_min < summary.tokens_max)
         ag_say(run->log, AG_INFO, "not every prompt has exactly %lld tokens: no choice of whole sentences filled it",

@@ -325,15 +325,14 @@ static enum ag_status check_length(struct generator *g, struct ag_error *err) {
                        "sentence of the haystack %lld; give --length %lld or more%s",
                        (long long)o->length, (long long)o->distractors + 1, o->distractors ? "s" : "",
                        (long long)largest, (long long)cost, (long long)(largest + cost + 1),
-                       o->distractors > 1 ? " or fewer --distractors" : "");
+                       o->distractors > 1 ? ", or fewer --distractors" : "");
     if (!o->repeat && total < o->length - smallest)
         return ag_fail(err, AG_E_USAGE,
                        "--length %lld is longer than %s can fill: its %lld different sentences and the facts take %lld "
                        "tokens; give --length %lld or less, a longer --haystack, or --repeat",
                        (long long)o->length, g->haystack->path, (long long)g->haystack->n,
                        (long long)(total + smallest), (long long)(total + smallest));
-    g->laps = 1;
-    if (total < o->length - smallest) g->laps = (o->length - smallest) / total + 2;
+    g->laps = o->repeat ? o->length / total + 3 : 1;
     return AG_OK;
 fail:
     return status;
@@ -498,7 +497,7 @@ static enum ag_status choose(struct generator *g, int64_t budget, int64_t *drawn
         if (fits < 0 || pool_cost[fits] < rest) {
             bool closed = false;
             for (int64_t p = 0; p < n_pool && !closed; p++) {
-                for (int64_t c = 0; c < n && pool[p] >= 0 && !closed; c++) {
+                for (int64_t c = n - 1; c >= 0 && pool[p] >= 0 && !closed; c--) { /* the first sentence rather stays */
                     if (pool_cost[p] - g->sentence_tokens[g->chosen[c]] != rest) continue;
                     g->chosen[c] = pool[p];
                     closed = true;
@@ -646,7 +645,8 @@ static enum ag_status record(struct generator *g, const struct side *side, struc
             for (int64_t t = first; t < last; t++)
                 if (!side->tokens.data[t].special) role[t] = (uint8_t)by_precedence[p];
             if (by_precedence[p] == AG_ROLE_SPECIAL && i == 0) start = last;
-            if (by_precedence[p] == AG_ROLE_QUESTION) question = first;
+            if (by_precedence[p] == AG_ROLE_QUESTION) /* the blank before it, maybe a token of its own, is no context */
+                overlap(&side->tokens, side->spans[i].begin - 1, side->spans[i].end, &question, &last);
             if (by_precedence[p] == AG_ROLE_NEEDLE) needle = first, needle_end = last;
         }
     }
@@ -671,8 +671,15 @@ enum ag_status generator_next(struct generator *g, struct prompt prompts[2], int
     /* Costs of pieces add up but for rare merges over their borders and the first blank: measure, correct, keep the
      * best. */
     int64_t budget = o->length - plan->fixed, drawn = 0, best_tokens = -1, n_best = 0, n_chosen = 0, best_chosen = 0;
-    for (int attempt = 0; attempt < 6 && best_tokens != o->length; attempt++) {
+    int attempts = o->kind == GENERATE_NIAH1 ? 4 : 16; /* with one sentence only, more would not help */
+    for (int attempt = 0; attempt < attempts && best_tokens != o->length; attempt++) {
         AG_TRY(choose(g, budget, &drawn, &n_chosen, err));
+        if (attempt > 1) { /* another sentence first, or two budgets could alternate for ever */
+            int64_t other = (int64_t)gsl_rng_uniform_int(g->layout_rng, (unsigned long)n_chosen),
+                    swap = g->chosen[other];
+            g->chosen[other] = g->chosen[0];
+            g->chosen[0] = swap;
+        }
         int64_t k = arrange(g, plan, n_chosen, depth);
         for (int s = 0; s < g->sides; s++) AG_TRY(build(g, plan, s, g->pieces, k, err));
         int64_t tokens = larger_side(g);
@@ -713,7 +720,7 @@ enum ag_status generator_next(struct generator *g, struct prompt prompts[2], int
         repeats |= g->used[g->best[i]] == g->next + 1;
         g->used[g->best[i]] = g->next + 1;
     }
-    g->summary.repeats += repeats;
+    g->summary.repeats += repeats && o->kind != GENERATE_NIAH1;
     if (g->sides == 2) {
         int64_t tokens, positions;
         compare_sides(g, &tokens, &positions);
