@@ -122,6 +122,8 @@ enum ag_status ag_out_begin(struct ag_out *out, const char *path, bool force, st
     if (n == 0 || n > sizeof out->path - 32) return ag_fail(err, AG_E_USAGE, "an output name of %zu bytes is not usable", n);
     enum ag_kind kind = ag_path_kind(path);
     if (kind == AG_KIND_FOLDER) return ag_fail(err, AG_E_IO, "%s: is a folder; a file name is expected", path);
+    if (kind == AG_KIND_OTHER) /* a rename would replace the device, with --force even /dev/null */
+        return ag_fail(err, AG_E_IO, "%s: is a device, pipe or socket; a file name is expected", path);
     if (kind != AG_KIND_NONE && !force)
         return ag_fail(err, AG_E_IO, "%s: exists already; give another name or --force to replace it", path);
     memcpy(out->path, path, n + 1);

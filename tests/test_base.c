@@ -77,6 +77,11 @@ static void output_whole_or_not(void **state) {
     fputs("abc", out.stream);
     test_refused(ag_out_commit(&out, &err), AG_E_IO, &err, "full", "No space", NULL);
     assert_int_equal(ag_path_kind(test_path("%s/full", folder)), AG_KIND_NONE);
+    /* a rename over a device or pipe would destroy it, --force or not */
+    assert_int_equal(mkfifo(test_path("%s/pipe", folder), 0600), 0);
+    err = (struct ag_error)AG_ERROR_INIT;
+    test_refused(ag_out_begin(&out, test_path("%s/pipe", folder), true, &err), AG_E_IO, &err, "pipe", "device", NULL);
+    assert_int_equal(ag_path_kind(test_path("%s/pipe", folder)), AG_KIND_OTHER);
 }
 
 static void hostile_paths(void **state) {
