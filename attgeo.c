@@ -4,7 +4,7 @@
 #include "base/commands.h"
 
 static const struct ag_command *const commands[] = {
-    &command_plot,
+    &command_prompts, &command_plot,
 };
 
 int main(int argc, char **argv) {
