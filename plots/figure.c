@@ -1,5 +1,6 @@
-/* plots/figure.c: the tables of the four figures. Everything that is counted or chosen (colour range, axes, what is
- * missing, which curves) is decided here and written into the table's header; the gnuplot scripts only draw. */
+/* plots/figure.c: the tables of the figures but the heatmap (delta_mu.c), and the list of all. Everything that is
+ * counted or chosen (colour range, axes, what is missing, which curves) is decided here and written into the table's
+ * header; the gnuplot scripts only draw. */
 #include "plots/figure.h"
 
 #include <inttypes.h>
@@ -25,248 +26,6 @@ const struct plot_figure plot_figures[PLOT_FIGURES] = {
     {"rank", "effective rank, participation ratio and stable rank by layer", script_rank, script_rank_end,
      plot_write_rank},
 };
-
-/* A row whose first cells say where we are: basis, layer. */
-static void row_start(FILE *tsv, const struct plot_basis *basis, int64_t layer) {
-    fprintf(tsv, "%s\t%" PRId64, basis->name, layer);
-}
-
-static void cell(FILE *tsv, double value) {
-    fputc('\t', tsv);
-    plot_number(tsv, value);
-}
-
-static void header_axis(FILE *tsv, const char *prefix, struct plot_axis axis) {
-    char key[48];
-    const double values[3] = {axis.min, axis.max, axis.step};
-    static const char *const names[3] = {"min", "max", "step"};
-    for (int i = 0; i < 3; i++) {
-        snprintf(key, sizeof key, "%s_%s", prefix, names[i]);
-        plot_header(tsv, key, "%.12g", values[i]);
-    }
-}
-
-static void header_layers(FILE *tsv, const struct plot_results *r) {
-    plot_header(tsv, "layer_min", "%" PRId64, r->layer[0]);
-    plot_header(tsv, "layer_max", "%" PRId64, r->layer[r->Ls - 1]);
-}
-
-/* Said in the middle of a panel that has no point, so that it is not taken for a fault of the drawing. */
-static void header_empty(FILE *tsv, int panel, int part, int64_t drawn, const char *why) {
-    char key[32];
-    if (drawn > 0) return;
-    snprintf(key, sizeof key, "panel%d_empty%d", panel + 1, part);
-    plot_header(tsv, key, "%s", why);
-}
-
-/* ---- Delta-mu ---- */
-
-struct range {
-    double half;     /* the colour range is [-half, half] */
-    const char *how; /* said on the figure */
-};
-
-static int compare_double(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* One range for all panels: up to the largest |value|, but not dictated by a few: values over four times the 95th
- * percentile do not count, they are clipped (and counted). */
-static enum ag_status choose_range(struct range *out, const struct plot_choice *choice, struct ag_arena *arena,
-                                   struct ag_error *err) {
-    const struct plot_results *r = choice->results;
-    if (choice->range > 0) {
-        *out = (struct range){choice->range, "given"};
-        return AG_OK;
-    }
-    double *all = AG_NEW(arena, double, r->Ls * r->H * choice->n_panels, err);
-    if (all == NULL) return AG_E_MEMORY;
-    int64_t n = 0;
-    for (int b = 0; b < choice->n_panels; b++) {
-        const double *values = choice->panel[b]->delta[choice->pooling];
-        for (int64_t i = 0; i < r->Ls * r->H; i++)
-            if (isfinite(values[i]) && i % r->H < r->Hk[i / r->H]) all[n++] = fabs(values[i]);
-    }
-    qsort(all, (size_t)n, sizeof all[0], compare_double);
-    const double largest = n > 0 ? all[n - 1] : 0, usual = n > 0 ? all[(n - 1) * 95 / 100] : 0;
-    if (n == 0) {
-        *out = (struct range){0.1, "arbitrary: nothing is finite"};
-    } else if (largest == 0) {
-        *out = (struct range){0.1, "arbitrary: every value is 0"};
-    } else if (usual > 0 && largest > 4 * usual) {
-        int64_t last = n - 1;
-        while (all[last] > 4 * usual) last--;
-        *out = (struct range){plot_round_up(all[last]), "the largest |Δμ| up to 4 × its 95th percentile, rounded up"};
-    } else {
-        *out = (struct range){largest < 1e300 ? plot_round_up(largest) : largest, "the largest |Δμ|, rounded up"};
-    }
-    return AG_OK;
-}
-
-struct counts {
-    int64_t cells, finite, negative, positive, missing, infinite, clipped, marked;
-};
-
-/* Cells carry at most five characters or so: values are shown in units of 10^exponent. */
-struct format {
-    int exponent, decimals;
-};
-static struct format choose_format(double half) {
-    if (half < 0.01 || half >= 100) return (struct format){(int)floor(log10(half)), 1};
-    return (struct format){0, half < 0.1 ? 3 : half < 10 ? 2 : 1};
-}
-
-static void write_cell(FILE *tsv, const struct plot_choice *choice, const struct plot_basis *basis, int64_t l,
-                       int64_t h, double half, struct format format, struct counts *counts) {
-    const struct plot_results *r = choice->results;
-    const int64_t i = l * r->H + h;
-    const double value = basis->delta[choice->pooling][i], p = basis->p[i], q = basis->q[i];
-    const bool test = choice->pooling == PLOT_POOL_PROMPT, mark = test && isfinite(value) && q < 0.05;
-    const char *state = "ok";
-    char label[64] = "";
-    double colour = NAN;
-    counts->cells++;
-    if (isnan(value)) {
-        state = "missing";
-        counts->missing++;
-    } else if (isinf(value)) {
-        state = "infinite";
-        snprintf(label, sizeof label, "%s∞", value < 0 ? "−" : "+");
-        counts->infinite++;
-    } else {
-        counts->finite++;
-        counts->negative += value < 0;
-        counts->positive += value > 0;
-        counts->marked += mark;
-        colour = value / half;
-        if (fabs(value) > half) {
-            state = "clipped";
-            colour = value < 0 ? -1 : 1;
-            counts->clipped++;
-        }
-        const double shown = value / pow(10, format.exponent);
-        if (fabs(shown) < 1e4) {
-            plot_label(label, shown, format.decimals);
-        } else {
-            snprintf(label, sizeof label, "%s%.0fe%.0f", value < 0 ? "−" : "",
-                     fabs(value) / pow(10, floor(log10(fabs(value)))), floor(log10(fabs(value))));
-        }
-    }
-    row_start(tsv, basis, r->layer[l]);
-    fprintf(tsv, "\t%" PRId64, h);
-    cell(tsv, value);
-    cell(tsv, basis->lo[choice->pooling][i]);
-    cell(tsv, basis->hi[choice->pooling][i]);
-    cell(tsv, test ? p : NAN);
-    cell(tsv, test ? q : NAN);
-    fprintf(tsv, "\t%" PRId64, l);
-    cell(tsv, colour);
-    fprintf(tsv, "\t%d\t%s\t%s\n", mark, state, label[0] != '\0' ? label : " ");
-}
-
-static void panel_notes(FILE *tsv, int panel, const struct plot_choice *choice, const struct plot_basis *basis,
-                        const struct counts *c) {
-    char key[16];
-    snprintf(key, sizeof key, "panel%d_note1", panel + 1);
-    if (c->finite == 0) {
-        plot_header(tsv, key, "no finite value");
-    } else if (isfinite(basis->fraction_lo[choice->pooling]) && isfinite(basis->fraction_hi[choice->pooling])) {
-        plot_header(tsv, key, "%.0f %% of cells < 0 (95 %%: %.0f to %.0f)", 100 * basis->fraction[choice->pooling],
-                    100 * basis->fraction_lo[choice->pooling], 100 * basis->fraction_hi[choice->pooling]);
-    } else {
-        plot_header(tsv, key, "%.0f %% of cells < 0 (no interval)", 100.0 * (double)c->negative / (double)c->finite);
-    }
-    snprintf(key, sizeof key, "panel%d_note2", panel + 1);
-    if (choice->pooling == PLOT_POOL_PROMPT) {
-        plot_header(tsv, key, "q < 0.05: %" PRId64 " negative, %" PRId64 " positive", basis->significant_negative,
-                    basis->significant_positive);
-    } else {
-        plot_header(tsv, key, "no test with this pooling");
-    }
-}
-
-enum ag_status plot_write_delta_mu(FILE *tsv, const struct plot_choice *choice, struct ag_arena *arena,
-                                   struct ag_error *err) {
-    const struct plot_results *r = choice->results;
-    struct range range;
-    struct ag_buf rows = {0}, note = {0};
-    struct counts total = {0}, panel[3] = {{0}};
-    enum ag_status status = AG_OK;
-    char *text = NULL, half[64];
-    size_t size = 0;
-    AG_TRY(choose_range(&range, choice, arena, err));
-    AG_TRY(plot_provenance(tsv, "delta-mu", "Δμ by layer and KV head", plot_pooling_names[choice->pooling], choice,
-                           arena, err));
-    /* The header counts what the rows hold: rows first, into memory. */
-    FILE *memory = open_memstream(&text, &size);
-    if (memory == NULL) {
-        status = ag_fail(err, AG_E_MEMORY, "delta-mu: no memory for the table");
-        goto fail;
-    }
-    const struct format format = choose_format(range.half);
-    for (int b = 0; b < choice->n_panels; b++) {
-        if (b > 0) fputs("\n\n", memory);
-        for (int64_t l = 0; l < r->Ls; l++)
-            for (int64_t h = 0; h < r->Hk[l]; h++)
-                write_cell(memory, choice, choice->panel[b], l, h, range.half, format, &panel[b]);
-        total.missing += panel[b].missing;
-        total.infinite += panel[b].infinite;
-        total.clipped += panel[b].clipped;
-        total.cells += panel[b].cells;
-    }
-    if (fclose(memory) != 0) {
-        status = ag_fail(err, AG_E_MEMORY, "delta-mu: no memory for the table");
-        goto fail;
-    }
-    plot_header(tsv, "rows", "%" PRId64, r->Ls);
-    plot_header(tsv, "columns", "%" PRId64, r->H);
-    AG_TRY(ag_buf_printf(&rows, err, "%" PRId64, r->layer[0]));
-    for (int64_t l = 1; l < r->Ls; l++) AG_TRY(ag_buf_printf(&rows, err, " %" PRId64, r->layer[l]));
-    const bool numbers = r->H <= 40 && r->Ls * (r->H > 12 ? choice->n_panels : 1) <= 130; /* the room for them */
-    plot_header(tsv, "numbers", "%d", numbers);
-    plot_header(tsv, "row_labels", "%s", rows.data);
-    for (int b = 0; b < choice->n_panels; b++) panel_notes(tsv, b, choice, choice->panel[b], &panel[b]);
-    plot_header(tsv, "range", "%.9g", range.half);
-    snprintf(half, sizeof half, "%.3g", range.half);
-    static const double at[5] = {-1, -0.5, 0, 0.5, 1};
-    for (int i = 0; i < 5; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "tick%d", i + 1);
-        plot_header(tsv, key, "%s%.3g", at[i] < 0 ? "−" : "", fabs(at[i]) * range.half);
-    }
-    plot_header(tsv, "note1",
-                "Δμ = mean alignment of needle keys − of distractor keys with the basis' top %" PRId64
-                " directions (no unit).",
-                r->r);
-    AG_TRY(ag_buf_printf(&note, err, "Colours: ±%s (%s).", half, range.how));
-    if (!numbers) AG_TRY(ag_buf_printf(&note, err, " No room for numbers: + marks positive cells."));
-    if (numbers && format.exponent != 0)
-        AG_TRY(ag_buf_printf(&note, err, " Numbers in cells: × 10^%d.", format.exponent));
-    plot_header(tsv, "note2", "%s", note.data);
-    plot_header(tsv, "note3",
-                "Of %" PRId64 " cells: %" PRId64 " missing (hatched), %" PRId64 " infinite (grey, ∞), %" PRId64
-                " beyond the range (end colour).",
-                total.cells, total.missing, total.infinite, total.clipped);
-    if (choice->pooling == PLOT_POOL_PROMPT) {
-        const double smallest = choice->panel[0]->smallest_p;
-        char reach[80];
-        snprintf(reach, sizeof reach, "smallest reachable p %.2g%s", smallest,
-                 smallest > 0.05 ? ": no cell can pass" : "");
-        plot_header(tsv, "note4", "%s: sign-flip test over units, Benjamini-Hochberg q < 0.05; %s.",
-                    numbers ? "•" : "• and bold +", isnan(smallest) ? "no cell to test" : reach);
-    } else {
-        plot_header(tsv, "note4",
-                    "All tokens of all prompts pooled, as in the paper's Figures 5 and 6; intervals are in the table.");
-    }
-    fputs("basis\tlayer\thead\tdelta_mu\tlo\thi\tp\tq\trow\tcolour\tmark\tstate\tlabel\n", tsv);
-    fwrite(text, 1, size, tsv);
-fail:
-    free(text);
-    ag_buf_free(&rows);
-    ag_buf_free(&note);
-    return status;
-}
 
 /* ---- Separation by layer ---- */
 
@@ -302,14 +61,14 @@ enum ag_status plot_write_separation(FILE *tsv, const struct plot_choice *choice
                         !(plot_drawable(basis->layer_lo[i]) && plot_drawable(basis->layer_hi[i]));
             }
         }
-        header_empty(tsv, b, 1, points - missing - before, "no finite value");
+        plot_header_empty(tsv, b, 1, points - missing - before, "no finite value");
     }
     int64_t D = r->D[0];
     for (int64_t l = 1; l < r->Ls; l++)
         if (r->D[l] != D) D = 0; /* hybrids: no single reference line */
     if (D > 0 && lo <= hi) extend(&lo, &hi, (double)r->r / (double)D);
-    header_layers(tsv, r);
-    header_axis(tsv, "y", plot_nice_axis(lo, hi, true));
+    plot_header_layers(tsv, r);
+    plot_header_axis(tsv, "y", plot_nice_axis(lo, hi, true));
     plot_header(tsv, "reference", "%.9g", D > 0 ? (double)r->r / (double)D : NAN);
     plot_header(tsv, "roles", "%d", SEPARATION_ROLES);
     for (int k = 0; k < SEPARATION_ROLES; k++) {
@@ -344,11 +103,11 @@ enum ag_status plot_write_separation(FILE *tsv, const struct plot_choice *choice
                     (l == 0 || !plot_drawable(mean[-r->roles])) && (l + 1 == r->Ls || !plot_drawable(mean[r->roles]));
                 /* gnuplot draws bands across a gap unless a blank line is there. */
                 if (l > 0 && !(plot_drawable(*mean) && plot_drawable(mean[-r->roles]))) fputc('\n', tsv);
-                row_start(tsv, basis, r->layer[l]);
+                plot_row(tsv, basis, r->layer[l]);
                 fprintf(tsv, "\t%s", ag_role_names[separation_roles[k]]);
-                cell(tsv, *mean);
-                cell(tsv, basis->layer_lo[i]);
-                cell(tsv, basis->layer_hi[i]);
+                plot_cell(tsv, *mean);
+                plot_cell(tsv, basis->layer_lo[i]);
+                plot_cell(tsv, basis->layer_hi[i]);
                 fprintf(tsv, "\t%d\n", alone);
             }
         }
@@ -411,9 +170,9 @@ static void write_explained(FILE *tsv, const struct plot_results *r, const struc
                                                         : mean_over_heads(basis->explained + l * r->H * r->Dmax + i,
                                                                           r->Hk[l], r->Dmax, &unused);
             if (plot_drawable(value)) end[k] = value;
-            row_start(tsv, basis, r->layer[l]);
+            plot_row(tsv, basis, r->layer[l]);
             fprintf(tsv, "\tmean\t%" PRId64 "\tNaN", component[k]);
-            cell(tsv, value);
+            plot_cell(tsv, value);
             fputs("\tNaN\n", tsv);
         }
         fputs("\n\n", tsv);
@@ -425,10 +184,11 @@ static void write_explained(FILE *tsv, const struct plot_results *r, const struc
     spread_labels(shown, m, 0.052);
     m = 0;
     for (int k = 0; k < n; k++) {
-        row_start(tsv, basis, r->layer[r->Ls - 1]);
+        plot_row(tsv, basis, r->layer[r->Ls - 1]);
         fprintf(tsv, "\tlabel\t%" PRId64 "\tNaN", component[k]);
-        cell(tsv, end[k]);
-        cell(tsv, plot_drawable(end[k]) ? shown[m++] : -1); /* out of sight; NaN in all of them would end gnuplot 5.4 */
+        plot_cell(tsv, end[k]);
+        plot_cell(tsv,
+                  plot_drawable(end[k]) ? shown[m++] : -1); /* out of sight; NaN in all of them would end gnuplot 5.4 */
         fputc('\n', tsv);
     }
 }
@@ -443,12 +203,13 @@ static void write_scree(FILE *tsv, const struct plot_results *r, const struct pl
             first = false;
             for (int64_t i = 0; i < r->D[l]; i++) {
                 const int64_t at = (l * r->H + h) * r->Dmax + i;
-                row_start(tsv, basis, r->layer[l]);
+                plot_row(tsv, basis, r->layer[l]);
                 fprintf(tsv, "\t%" PRId64 "\t%" PRId64, h, i + 1);
-                cell(tsv, basis->scree[at]);
-                cell(tsv, basis->explained[at]);
+                plot_cell(tsv, basis->scree[at]);
+                plot_cell(tsv, basis->explained[at]);
                 /* The share as drawn: what a log axis cannot show ends the curve. */
-                cell(tsv, plot_drawable(basis->scree[at]) && basis->scree[at] >= SCREE_FLOOR ? basis->scree[at] : NAN);
+                plot_cell(tsv,
+                          plot_drawable(basis->scree[at]) && basis->scree[at] >= SCREE_FLOOR ? basis->scree[at] : NAN);
                 fputc('\n', tsv);
             }
         }
@@ -472,7 +233,7 @@ enum ag_status plot_write_spectra(FILE *tsv, const struct plot_choice *choice, s
         double explained = NAN;
         for (int64_t l = 0; l < r->Ls && isnan(explained); l++)
             explained = mean_over_heads(choice->panel[b]->explained + l * r->H * r->Dmax, r->Hk[l], r->Dmax, &none);
-        header_empty(tsv, b, 1, !isnan(explained), "no finite value");
+        plot_header_empty(tsv, b, 1, !isnan(explained), "no finite value");
         for (int64_t l = 0; l < r->Ls; l++) {
             for (int64_t h = 0; h < r->Hk[l]; h++) {
                 if (index++ % every != 0) continue;
@@ -489,10 +250,10 @@ enum ag_status plot_write_spectra(FILE *tsv, const struct plot_choice *choice, s
                 }
             }
         }
-        header_empty(tsv, b, 2, points - missing - floored - before,
-                     floored > zero_before ? "every eigenvalue is 0" : "no finite value");
+        plot_header_empty(tsv, b, 2, points - missing - floored - before,
+                          floored > zero_before ? "every eigenvalue is 0" : "no finite value");
     }
-    header_layers(tsv, r);
+    plot_header_layers(tsv, r);
     plot_header(tsv, "components", "%d", n);
     plot_header(tsv, "r_component", "%" PRId64, r->r);
     plot_header(tsv, "dimension", "%" PRId64, r->Dmax);
@@ -535,7 +296,7 @@ static double median(const double *values, int64_t n, double *scratch) {
     for (int64_t i = 0; i < n; i++)
         if (plot_drawable(values[i])) scratch[m++] = values[i];
     if (m == 0) return NAN;
-    qsort(scratch, (size_t)m, sizeof scratch[0], compare_double);
+    qsort(scratch, (size_t)m, sizeof scratch[0], plot_compare_doubles);
     return m % 2 != 0 ? scratch[m / 2] : 0.5 * (scratch[m / 2 - 1] + scratch[m / 2]);
 }
 
@@ -544,20 +305,20 @@ static void write_ranks(FILE *tsv, const struct plot_results *r, const struct pl
     for (int64_t l = 0; l < r->Ls; l++) {
         for (int64_t h = 0; h < r->Hk[l]; h++) {
             const double value = values[l * r->H + h];
-            row_start(tsv, basis, r->layer[l]);
+            plot_row(tsv, basis, r->layer[l]);
             fprintf(tsv, "\t%" PRId64 "\t%s", h, key);
-            cell(tsv, value);
-            cell(tsv, plot_drawable(value) ? value : NAN);
+            plot_cell(tsv, value);
+            plot_cell(tsv, plot_drawable(value) ? value : NAN);
             fputc('\n', tsv);
         }
     }
     fputs("\n\n", tsv);
     for (int64_t l = 0; l < r->Ls; l++) {
         const double value = median(values + l * r->H, r->Hk[l], scratch);
-        row_start(tsv, basis, r->layer[l]);
+        plot_row(tsv, basis, r->layer[l]);
         fprintf(tsv, "\tmedian\t%s", key);
-        cell(tsv, value);
-        cell(tsv, value);
+        plot_cell(tsv, value);
+        plot_cell(tsv, value);
         fputc('\n', tsv);
     }
 }
@@ -578,7 +339,7 @@ enum ag_status plot_write_rank(FILE *tsv, const struct plot_choice *choice, stru
         measures[1].values[b] = choice->panel[b]->participation_ratio;
         measures[2].values[b] = choice->panel[b]->stable_rank;
     }
-    header_layers(tsv, r);
+    plot_header_layers(tsv, r);
     plot_header(tsv, "columns", "%" PRId64, r->H);
     for (int k = 0; k < 3; k++) {
         char key[32];
@@ -593,12 +354,12 @@ enum ag_status plot_write_rank(FILE *tsv, const struct plot_choice *choice, stru
                     missing += !plot_drawable(value);
                 }
             }
-            header_empty(tsv, b, k + 1, points - missing - before, "no finite value");
+            plot_header_empty(tsv, b, k + 1, points - missing - before, "no finite value");
         }
         struct plot_axis axis = plot_nice_axis(hi >= 0 ? 0 : none, hi, false);
         if (hi >= 0 && none >= 0) axis.min = 0;
         snprintf(key, sizeof key, "y%d", k + 1);
-        header_axis(tsv, key, axis);
+        plot_header_axis(tsv, key, axis);
         snprintf(key, sizeof key, "measure%d", k + 1);
         plot_header(tsv, key, "%s", measures[k].label);
     }

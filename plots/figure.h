@@ -75,6 +75,9 @@ enum ag_status plot_write_rank(FILE *tsv, const struct plot_choice *choice, stru
                                struct ag_error *err);
 
 /* Shared by the tables. */
+struct plot_axis {
+    double min, max, step;
+};
 /* Text safe in a TSV cell and for gnuplot: control characters, tabs and double quotes replaced, broken UTF-8 too,
  * shortened in the middle to at most `most` characters (0: not at all). */
 const char *plot_text(const char *text, int most, struct ag_arena *arena, struct ag_error *err);
@@ -85,13 +88,21 @@ enum ag_status plot_provenance(FILE *tsv, const char *figure, const char *measur
                                const struct plot_choice *choice, struct ag_arena *arena, struct ag_error *err);
 /* "%.9g", with NaN and the infinities spelled the same everywhere. */
 void plot_number(FILE *tsv, double value);
-/* The same for people: `%.*f` with a true minus sign. */
+/* The first cells of a row: basis, layer; a further cell: a tab and the number. */
+void plot_row(FILE *tsv, const struct plot_basis *basis, int64_t layer);
+void plot_cell(FILE *tsv, double value);
+/* Said in the middle of a panel (its part, from 1) that has no point, so that it is not taken for a fault of the
+ * drawing. */
+void plot_header_empty(FILE *tsv, int panel, int part, int64_t drawn, const char *why);
+/* PREFIX_min, PREFIX_max, PREFIX_step; the first and the last layer. */
+void plot_header_axis(FILE *tsv, const char *prefix, struct plot_axis axis);
+void plot_header_layers(FILE *tsv, const struct plot_results *results);
+/* For qsort; NaN must have been removed. */
+int plot_compare_doubles(const void *a, const void *b);
+/* A number for people: `%.*f` with a true minus sign. */
 const char *plot_label(char out[64], double value, int decimals);
 /* An axis that holds [lo, hi] (lo > hi: nothing finite): nice ends and step; [0, 1] is not left when the data do not.
  */
-struct plot_axis {
-    double min, max, step;
-};
 struct plot_axis plot_nice_axis(double lo, double hi, bool unit_interval);
 /* The smallest of 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten that is >= value > 0. */
 double plot_round_up(double value);

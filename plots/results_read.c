@@ -132,6 +132,11 @@ static enum ag_status read_layers(const struct reading *in, const char *path) {
     r->Hk = Hk;
     r->D = D;
     for (int64_t l = 0; l < r->Ls; l++) {
+        if (r->layer[l] < 0 || (l > 0 && r->layer[l] <= r->layer[l - 1])) {
+            return ag_fail(in->err, AG_E_FORMAT,
+                           "%s: /layers: entry %" PRId64 " is %" PRId64 "; expected ascending layers", path, l,
+                           r->layer[l]);
+        }
         if (Hk[l] < 1 || Hk[l] > 65536 || D[l] < 1 || D[l] > 65536) {
             return ag_fail(in->err, AG_E_FORMAT,
                            "%s: /layers: layer %" PRId64 " has %" PRId64 " heads of dimension %" PRId64

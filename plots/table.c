@@ -154,3 +154,41 @@ struct plot_axis plot_nice_axis(double lo, double hi, bool unit_interval) {
     }
     return axis;
 }
+
+/* A row whose first cells say where we are: basis, layer. */
+void plot_row(FILE *tsv, const struct plot_basis *basis, int64_t layer) {
+    fprintf(tsv, "%s\t%" PRId64, basis->name, layer);
+}
+
+void plot_cell(FILE *tsv, double value) {
+    fputc('\t', tsv);
+    plot_number(tsv, value);
+}
+
+void plot_header_axis(FILE *tsv, const char *prefix, struct plot_axis axis) {
+    char key[48];
+    const double values[3] = {axis.min, axis.max, axis.step};
+    const char *const names[3] = {"min", "max", "step"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(key, sizeof key, "%s_%s", prefix, names[i]);
+        plot_header(tsv, key, "%.12g", values[i]);
+    }
+}
+
+void plot_header_layers(FILE *tsv, const struct plot_results *r) {
+    plot_header(tsv, "layer_min", "%" PRId64, r->layer[0]);
+    plot_header(tsv, "layer_max", "%" PRId64, r->layer[r->Ls - 1]);
+}
+
+/* Said in the middle of a panel that has no point, so that it is not taken for a fault of the drawing. */
+void plot_header_empty(FILE *tsv, int panel, int part, int64_t drawn, const char *why) {
+    char key[32];
+    if (drawn > 0) return;
+    snprintf(key, sizeof key, "panel%d_empty%d", panel + 1, part);
+    plot_header(tsv, key, "%s", why);
+}
+
+int plot_compare_doubles(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}

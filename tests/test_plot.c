@@ -436,7 +436,16 @@ static void bad_inputs(void **state) {
         plot_refused(1, test_path("%s -o %s/out", damaged, folder), "results.h5", needed[i] + 1);
     }
     const char *damaged = make_results(folder, &ordinary);
+    const int64_t three = 3, order[3] = {0, 2, 1}, heads[3] = {2, 2, 2}, dims[3] = {8, 8, 8};
     hid_t id = H5Fopen(damaged, H5F_ACC_RDWR, H5P_DEFAULT);
+    assert_true(id >= 0 && H5Ldelete(id, "/layers", H5P_DEFAULT) >= 0);
+    assert_ok(ag_h5_write(id, "layers", AG_H5_I64, 1, &three, order, &err), &err);
+    assert_ok(ag_h5_set(id, "layers", "Hk", AG_H5_I64, heads, 3, &err), &err);
+    assert_ok(ag_h5_set(id, "layers", "D", AG_H5_I64, dims, 3, &err), &err);
+    assert_ok(ag_h5_close(id, &err), &err);
+    plot_refused(1, test_path("%s -o %s/out", damaged, folder), "/layers", "ascending");
+    damaged = make_results(folder, &ordinary);
+    id = H5Fopen(damaged, H5F_ACC_RDWR, H5P_DEFAULT);
     assert_true(id >= 0 && H5Ldelete(id, "/summary/prompt/scree", H5P_DEFAULT) >= 0);
     const int64_t small[3] = {3, 2, 7};
     static const double zeros[42];
