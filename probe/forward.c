@@ -275,8 +275,7 @@ enum ag_status forward_run(const struct forward_request *request, const struct f
     }
     AG_TRY(pass_open(&pass, arena, err));
 
-    struct ag_progress progress =
-        ag_progress_begin(request->log, "forward pass", tokens->T * pass.sizes.steps, "token-layers");
+    struct ag_progress progress = ag_progress_begin(request->log, "forward pass", tokens->T, "tokens");
     for (int64_t prompt = 0, wave = 0, end; prompt < tokens->P; prompt = end, wave++) {
         end = forward_cut(tokens, prompt, tokens->P, plan->wave_tokens);
         int64_t first = tokens->offsets[prompt], T = tokens->offsets[end] - first;
@@ -288,7 +287,8 @@ enum ag_status forward_run(const struct forward_request *request, const struct f
             AG_TRY(run_layer(&pass, layer, err));
             if (end == tokens->P && sink->layer_done && forward_is_tapped(request, layer))
                 AG_TRY(sink->layer_done(sink->self, layer, err));
-            ag_progress_add(&progress, T);
+            /* A token counts when all its layers are done; on the way, by its share of them. */
+            ag_progress_add(&progress, first + T * (layer + 1) / pass.sizes.steps - progress.done);
         }
         AG_TRY(run_logits(&pass, first, err));
     }

@@ -103,6 +103,9 @@ static int64_t free_memory(void) {
 static enum ag_status check_tokens(const struct forward_request *request, struct ag_error *err) {
     const struct ag_tokens *tokens = request->tokens;
     for (int64_t p = 0; p < tokens->P; p++) {
+        if (tokens->offsets[p + 1] <= tokens->offsets[p])
+            return ag_fail(err, AG_E_FORMAT, "prompt %s has no tokens; the forward pass needs at least one",
+                           tokens->prompt_id ? tokens->prompt_id[p] : "?");
         for (int64_t t = tokens->offsets[p]; t < tokens->offsets[p + 1]; t++) {
             if (tokens->id[t] >= 0 && tokens->id[t] < request->model->V) continue;
             return ag_fail(err, AG_E_FORMAT,

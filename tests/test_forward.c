@@ -209,8 +209,20 @@ static void bits_of(const char *path) {
     }
     kern_set_threads(threads);
 
-    /* Waves: the least memory that is not refused makes as many as there can be. */
+    /* Little less than what is roomy: smaller groups and chunks. */
     struct forward_plan plan;
+    assert_ok(forward_plan(&plan, &s.request, &err), &err);
+    assert_int_equal(plan.waves, 1);
+    assert_int_equal(plan.group_tokens, s.tokens.T);
+    s.request.memory_limit = plan.peak_bytes - 1;
+    assert_ok(forward_plan(&plan, &s.request, &err), &err);
+    assert_int_equal(plan.group_tokens, 600);
+    assert_int_equal(plan.chunk_tokens, 256);
+    assert_int_equal(plan.waves, 1);
+    subject_run(&other, &s);
+    assert_same_bits(&all, &other, &s, 0, 0, s.tokens.T, "groups");
+
+    /* Waves: the least memory that is not refused makes as many as there can be. */
     s.request.memory_limit = 1;
     test_refused(forward_plan(&plan, &s.request, &err), AG_E_MEMORY, &err, "600 tokens", "would fit", NULL);
     s.request.memory_limit = plan.peak_bytes;
@@ -355,6 +367,116 @@ static void wanted_logits(void **state) {
     subject_close(&s);
 }
 
+/* --- A vocabulary large enough for several blocks of the head and of rows --- */
+
+enum { WIDE = 70001, COPIES = 16 };
+
+static void copy_piece(FILE *out, const struct ckpt *from, const struct ckpt_tensor *tensor, int64_t repeated_rows,
+                       struct ag_arena *arena) {
+    struct ag_error err = AG_ERROR_INIT;
+    int64_t rows = tensor->rank < 2 ? 1 : tensor->shape[0], row_bytes = (int64_t)tensor->bytes / rows;
+    char *data = AG_NEW(arena, char, (int64_t)tensor->bytes, &err);
+    assert_ok(ckpt_read_rows(from, tensor, data, 0, rows, &err), &err);
+    for (int64_t r = 0; r < repeated_rows; r++)
+        assert_int_equal(fwrite(data + r % rows * row_bytes, 1, (size_t)row_bytes, out), (size_t)row_bytes);
+}
+
+/* The tied tiny model with its embedding's rows repeated: row v is row v % 61. */
+static const char *wide_copy(struct ag_arena *arena) {
+    struct ag_error err = AG_ERROR_INIT;
+    const char *folder = test_folder("forward-wide");
+    struct ckpt *from = NULL;
+    assert_ok(ckpt_open(&from, "tests/golden/models/smollm", &err), &err);
+    struct ag_buf header = {0};
+    uint64_t offset = 0;
+    for (int64_t i = 0; i < from->n_tensors; i++) {
+        const struct ckpt_tensor *t = &from->tensors[i];
+        bool embedding = t->rank == 2 && t->shape[0] == 61;
+        uint64_t bytes = embedding ? t->bytes / 61 * WIDE : t->bytes;
+        assert_ok(ag_buf_printf(&header, &err, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%" PRId64, i ? "," : "{", t->name,
+                                t->type, embedding ? WIDE : t->shape[0]),
+                  &err);
+        if (t->rank == 2) assert_ok(ag_buf_printf(&header, &err, ",%" PRId64, t->shape[1]), &err);
+        assert_ok(ag_buf_printf(&header, &err, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", offset, offset + bytes),
+                  &err);
+        offset += bytes;
+    }
+    assert_ok(ag_buf_printf(&header, &err, "}"), &err);
+    FILE *out = fopen(test_path("%s/model.safetensors", folder), "wb");
+    assert_non_null(out);
+    uint64_t n = header.size;
+    assert_int_equal(fwrite(&n, 1, 8, out), 8);
+    assert_int_equal(fwrite(header.data, 1, header.size, out), header.size);
+    for (int64_t i = 0; i < from->n_tensors; i++) {
+        const struct ckpt_tensor *t = &from->tensors[i];
+        copy_piece(out, from, t, t->rank < 2 ? 1 : t->shape[0] == 61 ? WIDE : t->shape[0], arena);
+    }
+    assert_int_equal(fclose(out), 0);
+    assert_int_equal(
+        system(test_path("sed 's/\"vocab_size\": 61/\"vocab_size\": %d/' tests/golden/models/smollm/config.json "
+                         "> %s/config.json",
+                         WIDE, folder)),
+        0);
+    ag_buf_free(&header);
+    ckpt_close(from);
+    return folder;
+}
+
+struct wide {
+    const float *expected; /* (T, 61) of one copy */
+    int64_t T, next, calls;
+    double worst;
+};
+
+static enum ag_status compare_wide(void *self, const float *logits, const int64_t *token, int64_t rows, int64_t V,
+                                   struct ag_error *err) {
+    (void)err;
+    struct wide *wide = self;
+    wide->calls++;
+    for (int64_t i = 0; i < rows; i++) {
+        assert_int_equal(token[i], wide->next++);
+        const float *want = wide->expected + token[i] % wide->T * 61, *got = logits + i * V;
+        double rms = 0;
+        for (int64_t v = 0; v < 61; v++) rms += (double)want[v] * (double)want[v] / 61;
+        for (int64_t v = 0; v < V; v++) {
+            double d = fabs((double)got[v] - (double)want[v % 61]) / sqrt(rms);
+            if (!(d <= wide->worst)) wide->worst = d;
+        }
+    }
+    return AG_OK;
+}
+
+static void wide_vocabulary(void **state) {
+    (void)state;
+    struct ag_error err = AG_ERROR_INIT;
+    struct ag_arena *arena = ag_arena_new("test");
+    struct subject s = subject_open(wide_copy(arena));
+    assert_int_equal(s.model->V, WIDE);
+    struct ckpt *golden = NULL;
+    assert_ok(ckpt_open(&golden, "tests/golden/models/smollm.golden.safetensors", &err), &err);
+    int64_t T, P, *ids = golden_ints(golden, "ids", &T, s.arena),
+                  *offsets = golden_ints(golden, "offsets", &P, s.arena);
+    P--;
+    int64_t *more_ids = AG_NEW(s.arena, int64_t, T * COPIES, &err),
+            *more = AG_ZEROS(s.arena, int64_t, P * COPIES + 1, &err);
+    for (int64_t i = 0; i < T * COPIES; i++) more_ids[i] = ids[i % T] + 61 * (i % 1000); /* the same row, elsewhere */
+    for (int64_t i = 0; i < P * COPIES; i++) more[i + 1] = i / P * T + offsets[i % P + 1];
+    subject_tokens(&s, more_ids, T * COPIES, more, P * COPIES);
+    s.request.ops = backend(AG_BACKEND_CPU);
+    s.request.taps = 0;
+    struct wide wide = {.expected = golden_floats(golden, "logits", T * 61, s.arena), .T = T};
+    struct forward_sink sink = {.self = &wide, .logits = compare_wide};
+    struct forward_plan plan;
+    assert_ok(forward_plan(&plan, &s.request, &err), &err);
+    assert_ok(forward_run(&s.request, &plan, &sink, &err), &err);
+    assert_int_equal(wide.next, T * COPIES);
+    assert_true(wide.calls > 1); /* several blocks of rows; the head of 27 MB comes in several blocks of 4 MB */
+    assert_true(wide.worst <= 1e-4);
+    ckpt_close(golden);
+    subject_close(&s);
+    ag_arena_free(arena);
+}
+
 /* What the pass takes from the system is what the plan said; attention memory is linear in the length. */
 static void plan_is_kept(void **state) {
     (void)state;
@@ -448,6 +570,12 @@ static void refuses_what_is_not_finite(void **state) {
 
 static void refuses_foreign_tokens(void **state) {
     (void)state;
+    struct ag_error none = AG_ERROR_INIT;
+    struct subject empty = subject_open("tests/golden/models/llama");
+    subject_tokens(&empty, (int64_t[]){1, 2}, 2, (int64_t[]){0, 2, 2}, 2);
+    empty.request.ops = backend(AG_BACKEND_CPU);
+    test_refused(run_quietly(&empty, &none), AG_E_FORMAT, &none, "prompt p1", "no tokens", NULL);
+    subject_close(&empty);
     for (int i = 0; i < 2; i++) {
         struct ag_error err = AG_ERROR_INIT;
         struct subject s = subject_open("tests/golden/models/llama");
@@ -506,17 +634,12 @@ static void errors_end_the_pass(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(golden_families),
-    cmocka_unit_test(golden_gguf),
-    cmocka_unit_test(scores_of_both_formats),
-    cmocka_unit_test(sample_checkpoint),
-    cmocka_unit_test(bits_depend_on_nothing),
-    cmocka_unit_test(stops_at_the_last_tap),
-    cmocka_unit_test(wanted_logits),
-    cmocka_unit_test(plan_is_kept),
-    cmocka_unit_test(refuses_what_is_not_finite),
-    cmocka_unit_test(refuses_foreign_tokens),
-    cmocka_unit_test(shrinking_file),
+    cmocka_unit_test(golden_families),        cmocka_unit_test(golden_gguf),
+    cmocka_unit_test(scores_of_both_formats), cmocka_unit_test(sample_checkpoint),
+    cmocka_unit_test(bits_depend_on_nothing), cmocka_unit_test(stops_at_the_last_tap),
+    cmocka_unit_test(wanted_logits),          cmocka_unit_test(wide_vocabulary),
+    cmocka_unit_test(plan_is_kept),           cmocka_unit_test(refuses_what_is_not_finite),
+    cmocka_unit_test(refuses_foreign_tokens), cmocka_unit_test(shrinking_file),
     cmocka_unit_test(errors_end_the_pass),
 };
 TEST_GROUP(forward, "the forward pass against the reference library; bits, waves, plan, refusals", tests)
