@@ -5,6 +5,7 @@
 
 static const struct ag_command *const commands[] = {
     &command_prompts, &command_plot,
+    &command_info,
 };
 
 int main(int argc, char **argv) {
