@@ -117,6 +117,10 @@ demo: packages ## the main job from nothing: prompts, probe, geometry, figures; 
 	@$(MAKE) --no-print-directory -j"$$(nproc)" all
 	@sh data/demo.sh $(BUILD)/attgeo '$(MODEL)' '$(DEMO)'
 
+figures: packages ## the figures of papers/ccq for MODEL=sample|smollm2|PATH
+	@$(MAKE) --no-print-directory -j"$$(nproc)" all
+	@sh papers/ccq/figures.sh $(BUILD)/attgeo '$(MODEL)' 'build/figures/$(notdir $(patsubst %/,%,$(MODEL)))'
+
 test: packages ## build and run every test that needs no GPU
 	@$(MAKE) --no-print-directory -j"$$(nproc)" $(BUILD)/attgeo $(BUILD)/attgeo-test
 	@$(MAKE) --no-print-directory test-run

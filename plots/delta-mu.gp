@@ -67,10 +67,12 @@ do for [p = 1:panels] {
     thin = (cell_w < 12) ? 0.15 : 0.6
     only(state) = (strcol(12) eq state) ? $3 : NaN
     dark = 0.6 # beyond it, text is white
+    dot = (cell_w < 30) ? 0.16 : 0.22
+    inset = (cell_w < 30) ? 2.0 : 3.2
     plot table index p - 1 using (only("missing")):9:($3 - 0.5):($3 + 0.5):($9 - 0.5):($9 + 0.5) with boxxyerror fillstyle pattern 4 border lc rgb "#999999" lw thin fc rgb "#777777", \
         "" index p - 1 using (only("infinite")):9:($3 - 0.5):($3 + 0.5):($9 - 0.5):($9 + 0.5) with boxxyerror fillstyle solid 1 border lc rgb "white" lw thin fc rgb "#777777", \
         "" index p - 1 using (abs($10) <= 1 ? $3 : NaN):9:($3 - 0.5):($3 + 0.5):($9 - 0.5):($9 + 0.5):10 with boxxyerror fillstyle solid 1 border lc rgb "white" lw thin fc palette, \
-        "" index p - 1 using ($11 == 1 && numbers ? $3 + 0.5 - 3.2/cell_w : NaN):($9 - 0.5 + 3.2/cell_h):(abs($10) > dark ? 0xffffff : 0x222222) with points pt 7 ps 0.22*enlarge lc rgb variable, \
+        "" index p - 1 using ($11 == 1 && numbers ? $3 + 0.5 - inset/cell_w : NaN):($9 - 0.5 + inset/cell_h):(abs($10) > dark ? 0xffffff : 0x222222) with points pt 7 ps dot*enlarge lc rgb variable, \
         "" index p - 1 using ($11 == 1 && !numbers && $10 < 0 ? $3 : NaN):9:(abs($10) > dark ? 0xffffff : 0x222222) with points pt 7 ps 0.2*enlarge lc rgb variable, \
         "" index p - 1 using (!numbers && $10 > 0 ? $3 : NaN):9:(abs($10) > dark ? 0xffffff : 0x222222) with points pt 1 ps 0.28*enlarge lw 0.35 lc rgb variable, \
         "" index p - 1 using ($11 == 1 && !numbers && $10 > 0 ? $3 : NaN):9:(abs($10) > dark ? 0xffffff : 0x222222) with points pt 1 ps 0.34*enlarge lw 1.1 lc rgb variable

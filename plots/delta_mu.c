@@ -186,8 +186,9 @@ enum ag_status plot_write_delta_mu(FILE *tsv, const struct plot_choice *choice, 
     plot_header(tsv, "note2", "%s", note.data);
     plot_header(tsv, "note3",
                 "Of %" PRId64 " cells: %" PRId64 " missing (hatched), %" PRId64 " infinite (grey, ∞), %" PRId64
-                " beyond the range (end colour).",
-                total.cells, total.missing, total.infinite, total.clipped);
+                " beyond the range (end colour).%s",
+                total.cells, total.missing, total.infinite, total.clipped,
+                total.cells < r->Ls * r->H * choice->n_panels ? " Blank: a layer with fewer heads." : "");
     if (choice->pooling == PLOT_POOL_PROMPT) {
         const double smallest = choice->panel[0]->smallest_p;
         char reach[80];

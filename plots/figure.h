@@ -33,6 +33,7 @@ struct plot_basis {
 struct plot_results {
     const char *path, *model, *architecture, *tap, *last_tap, *checkpoint_sha256, *prompts_sha256, *version;
     int64_t Ls, H, Dmax, roles, P, r, skip, units;
+    int64_t storage_lost;          /* records whose spread was lost by 16-bit storage */
     const int64_t *layer, *Hk, *D; /* (Ls) */
     struct plot_basis basis[3];
     int n_bases;

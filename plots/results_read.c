@@ -174,6 +174,8 @@ static enum ag_status read_all(const struct reading *in, const char *path) {
     AG_TRY(ag_h5_get_i64(&r->P, in->file, ".", "P", in->err));
     AG_TRY(ag_h5_get_i64(&r->r, in->file, ".", "r", in->err));
     AG_TRY(ag_h5_get_i64(&r->skip, in->file, ".", "skip", in->err));
+    if (ag_h5_has_attribute(in->file, ".", "storage_lost"))
+        AG_TRY(ag_h5_get_i64(&r->storage_lost, in->file, ".", "storage_lost", in->err));
     AG_TRY(read_layers(in, path));
     AG_TRY(read_prompts(in));
     snprintf(group, sizeof group, "summary/prompt/layer_align");

@@ -90,7 +90,11 @@ enum ag_status plot_provenance(FILE *tsv, const char *figure, const char *measur
                 "tap %s%s · r = %" PRId64 " · %" PRId64 " prompt%s (%" PRId64 " unit%s) · pooling %s%s", tap,
                 strcmp(tap, last) == 0 ? " (the last)" : "", r->r, r->P, r->P == 1 ? "" : "s", r->units,
                 r->units == 1 ? "" : "s", pooling, skipped);
-    plot_header(tsv, "source", "checkpoint %.12s · prompts %.12s (SHA-256) · attgeo %s", checkpoint, prompts, version);
+    char lost[80] = "";
+    if (r->storage_lost > 0)
+        snprintf(lost, sizeof lost, " · %" PRId64 " records lost to 16-bit storage", r->storage_lost);
+    plot_header(tsv, "source", "checkpoint %.12s · prompts %.12s (SHA-256) · attgeo %s%s", checkpoint, prompts, version,
+                lost);
     plot_header(tsv, "panels", "%d", choice->n_panels);
     for (int i = 0; i < choice->n_panels; i++) {
         const char *name = choice->panel[i]->name;
