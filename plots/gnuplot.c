@@ -2,10 +2,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -143,12 +143,29 @@ fail:
     return status;
 }
 
+/* gnuplot and cairo do not notice a full disk: exit 0 and half a picture. Each format says at its end that it is whole.
+ */
+static bool whole(const char *path) {
+    static const char *const marks[PLOT_FORMATS] = {"IEND", "</svg>", "%%EOF"};
+    char tail[64];
+    const size_t length = strlen(path);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    const off_t size = lseek(fd, 0, SEEK_END), want = size < (off_t)sizeof tail ? size : (off_t)sizeof tail;
+    const ssize_t got = want > 0 ? pread(fd, tail, (size_t)want, size - want) : 0;
+    close(fd);
+    for (int f = 0; f < PLOT_FORMATS; f++) {
+        if (length > 3 && strcmp(path + length - 3, plot_format_names[f]) == 0)
+            return got > 0 && memmem(tail, (size_t)got, marks[f], strlen(marks[f])) != NULL;
+    }
+    return false;
+}
+
 enum ag_status plot_gnuplot_run(const char *folder, const char *script, const char *data, const char *output,
                                 const char **talk, struct ag_arena *arena, struct ag_error *err) {
     struct child child = {0};
     char *const argv[] = {"gnuplot", "-d", "-c", (char *)script, (char *)data, (char *)output, NULL};
     char line[600], path[4096];
-    struct stat made;
     *talk = NULL;
     const int length = snprintf(path, sizeof path, "%s/%s", folder, output);
     if (length < 0 || (size_t)length >= sizeof path)
@@ -159,9 +176,10 @@ enum ag_status plot_gnuplot_run(const char *folder, const char *script, const ch
     if (child.exit != 0) {
         status = ag_fail(err, AG_E_IO, "gnuplot: %s: exit %d while drawing %s: %s", script, child.exit, output,
                          line[0] != '\0' ? line : "it said nothing");
-    } else if (stat(path, &made) != 0 || made.st_size == 0) {
-        status = ag_fail(err, AG_E_IO, "gnuplot: %s: ended well but left %s empty or away: %s; is the disk full?",
-                         script, output, line[0] != '\0' ? line : "it said nothing");
+    } else if (!whole(path)) {
+        status =
+            ag_fail(err, AG_E_IO, "gnuplot: %s: ended well, but %s is missing or cut short (%s); is the disk full?",
+                    script, output, line[0] != '\0' ? line : "it said nothing");
     } else if (line[0] != '\0') {
         *talk = ag_arena_text(arena, line, strlen(line), err);
         if (*talk == NULL) status = AG_E_MEMORY;

@@ -514,7 +514,9 @@ static void gnuplot_missing(void **state) {
     false_gnuplot(folder, ASKED "kill -9 $$");
     run_without(folder, results, "137", "it said nothing");
     false_gnuplot(folder, ASKED ": >\"$5\"");
-    run_without(folder, results, "delta-mu.png", "empty");
+    run_without(folder, results, "delta-mu.png", "cut short");
+    false_gnuplot(folder, ASKED "printf '\\211PNG and no more' >\"$5\"");
+    run_without(folder, results, "delta-mu.png", "cut short");
 }
 
 /* Tables that gnuplot itself must refuse: exit 1, and a word that helps. */
