@@ -42,12 +42,12 @@ enum ag_status pass_deliver(struct pass *pass, const struct group *group, int64_
     return pass->sink->blocks(pass->sink->self, pass->blocks, group->P, err);
 }
 
-enum ag_status pass_check(struct pass *pass, const float *x, int64_t first_token, int64_t rows, int64_t n, int64_t ld,
-                          int64_t layer, const char *what, struct ag_error *err) {
+enum ag_status pass_check(struct pass *pass, const float *x, const int64_t *of, int64_t first_token, int64_t rows,
+                          int64_t n, int64_t ld, int64_t layer, const char *what, struct ag_error *err) {
     int64_t row = pass->ops->nonfinite(x, rows, n, ld);
     if (row < 0) return AG_OK;
     const struct ag_tokens *tokens = pass->request->tokens;
-    int64_t token = first_token + row, p = 0;
+    int64_t token = of ? of[row] : first_token + row, p = 0;
     while (p + 1 < tokens->P && tokens->offsets[p + 1] <= token) p++;
     return ag_fail(err, AG_E_NUMERIC,
                    "%s: %s became NaN or infinite in layer %" PRId64 ", prompt %s, token %" PRId64
@@ -121,7 +121,7 @@ static void cut_wave(struct pass *pass, int64_t prompt, int64_t end) {
         tiles += group->n_tiles;
     }
     /* Tiles of the rows whose logits are asked for: like all tiles they start at prompt boundaries. */
-    pass->n_rows = pass->n_row_tiles = pass->head_steps = 0;
+    pass->n_rows = pass->n_row_tiles = pass->kept_rows = pass->kept_tiles = pass->head_steps = 0;
     for (int64_t p = prompt; p < end; p++) {
         int64_t n = forward_wanted_rows(pass->rows + pass->n_rows, pass->request, p, p + 1);
         for (int64_t done = 0; done < n; done += pass->sizes.logit_tile) {
@@ -150,49 +150,84 @@ fail:
     return status;
 }
 
-/* hidden += down(silu(gate(x)) * up(x)), x = norm(hidden), chunk by chunk. */
-static enum ag_status run_mlp(struct pass *pass, const struct group *group, int64_t layer, struct ag_error *err) {
+/* After the last layer's mixing only the rows whose logits are asked for still matter: they move to the front of the
+ * wave's hidden states (and their reads to the front of read), and `kept` is the group of them. */
+static void keep_wanted_rows(struct group *kept, struct pass *pass, const struct group *group, int64_t read_floats) {
+    const int64_t C = pass->model->C, first = pass->kept_rows, first_tile = pass->kept_tiles;
+    int64_t n = first, tile = first_tile;
+    for (; n < pass->n_rows && pass->rows[n] < group->token + group->T; n++) {
+        int64_t from = pass->rows[n] - group->token;
+        memmove(pass->hidden + n * C, group->hidden + from * C, (size_t)C * sizeof(float));
+        memmove(pass->read + (n - first) * read_floats, pass->read + from * read_floats,
+                (size_t)read_floats * sizeof(float));
+    }
+    while (tile < pass->n_row_tiles && pass->row_tiles[tile].row < n) tile++;
+    *kept = (struct group){.token = first, .T = n - first, .hidden = pass->hidden + first * C};
+    kept->tiles = pass->row_tiles + first_tile;
+    kept->n_tiles = tile - first_tile;
+    for (int64_t i = 0; i < kept->n_tiles; i++) kept->tiles[i].row -= first;
+    pass->kept_rows = n;
+    pass->kept_tiles = tile;
+}
+
+/* hidden += O read; hidden += down(silu(gate(x)) * up(x)), x = norm(hidden); chunk by chunk. token: as in pass_check.
+ */
+static enum ag_status run_rest(struct pass *pass, const struct group *group, int64_t layer, const int64_t *token,
+                               int64_t read_floats, struct ag_error *err) {
     const struct kern_ops *ops = pass->ops;
     const float *const *slot = pass->slot;
     const int64_t C = pass->model->C, F = pass->model->F;
     enum ag_status status = AG_OK;
     for (struct chunk chunk = {0}; pass_chunk(&chunk, pass, group);) {
         float *hidden = group->hidden + chunk.row * C;
+        ops->linear(hidden, pass->read + chunk.row * read_floats, slot[SLOT_O], slot[SLOT_O_BIAS], chunk.tiles,
+                    chunk.n_tiles, C, read_floats, C, read_floats, true);
         ops->rmsnorm(pass->normed, hidden, slot[SLOT_NORM2], chunk.rows, C, C, C, pass->model->norm_eps);
         ops->linear(pass->mlp, pass->normed, slot[SLOT_GATE_UP], slot[SLOT_GATE_UP_BIAS], chunk.tiles, chunk.n_tiles,
                     2 * F, C, 2 * F, C, false);
         ops->swiglu(pass->mlp, pass->mlp, pass->mlp + F, chunk.rows, F, 2 * F, 2 * F, 2 * F);
         ops->linear(hidden, pass->mlp, slot[SLOT_DOWN], slot[SLOT_DOWN_BIAS], chunk.tiles, chunk.n_tiles, C, F, C,
                     2 * F, true);
-        AG_TRY(pass_check(pass, hidden, group->token + chunk.row, chunk.rows, C, C, layer, "a hidden state", err));
+        AG_TRY(pass_check(pass, hidden, token ? token + chunk.row : NULL, group->token + chunk.row, chunk.rows, C, C,
+                          layer, "a hidden state", err));
     }
 fail:
     return status;
 }
 
-static enum ag_status run_layer(struct pass *pass, int64_t layer, struct ag_error *err) {
-    const bool taps_only = pass->sizes.ends_at_taps && layer == pass->sizes.steps - 1;
-    const struct mixer *mixer = forward_mixer(pass->model->shapes[layer].kind);
+static enum ag_status run_layer(struct pass *pass, int64_t layer, int64_t wave_tokens, struct ag_error *err) {
+    const bool last = layer == pass->sizes.steps - 1, taps_only = pass->sizes.ends_at_taps && last;
+    const struct ag_layer_shape *shape = &pass->model->shapes[layer];
+    const struct mixer *mixer = forward_mixer(shape->kind);
+    const int64_t read_floats = mixer->read_floats(shape);
     enum ag_status status = AG_OK;
     for (int64_t g = 0; g < pass->n_groups; g++) {
-        AG_TRY(mixer->run(pass, &pass->groups[g], layer, taps_only, err));
-        if (!taps_only) AG_TRY(run_mlp(pass, &pass->groups[g], layer, err));
+        const struct group *group = &pass->groups[g];
+        AG_TRY(mixer->run(pass, group, layer, taps_only, err));
+        if (taps_only) continue;
+        if (last && pass->n_rows < wave_tokens) {
+            struct group kept;
+            keep_wanted_rows(&kept, pass, group, read_floats);
+            AG_TRY(run_rest(pass, &kept, layer, pass->rows + kept.token, read_floats, err));
+            for (int64_t i = 0; i < kept.n_tiles; i++) kept.tiles[i].row += kept.token;
+        } else {
+            AG_TRY(run_rest(pass, group, layer, NULL, read_floats, err));
+        }
     }
 fail:
     return status;
 }
 
 /* Logits of the wave's rows, a block of rows at a time and for each the whole head in blocks. */
-static enum ag_status run_logits(struct pass *pass, int64_t first, struct ag_error *err) {
+static enum ag_status run_logits(struct pass *pass, struct ag_error *err) {
     const struct model *model = pass->model;
     const int64_t C = model->C, V = model->V;
     enum ag_status status = AG_OK;
     for (int64_t tile = 0, end; tile < pass->n_row_tiles; tile = end) {
         int64_t rows = cut_rows(&end, pass, tile), row = pass->row_tiles[tile].row;
         for (int64_t i = tile; i < end; i++) pass->row_tiles[i].row -= row;
-        for (int64_t i = 0; i < rows; i++)
-            pass->ops->rmsnorm(pass->head_x + i * C, pass->hidden + (pass->rows[row + i] - first) * C, pass->final_norm,
-                               1, C, C, C, model->norm_eps);
+        /* Row i of the wave's hidden states is that of token rows[i]: all rows, or kept by the last layer. */
+        pass->ops->rmsnorm(pass->head_x, pass->hidden + row * C, pass->final_norm, rows, C, C, C, model->norm_eps);
         for (int64_t v = 0; v < V; v += pass->sizes.head_rows) {
             AG_TRY(take_next(pass, err));
             int64_t n = V - v < pass->sizes.head_rows ? V - v : pass->sizes.head_rows;
@@ -226,9 +261,11 @@ static enum ag_status pass_open(struct pass *pass, struct ag_arena *arena, struc
         !(pass->groups = AG_NEW(arena, struct group, sizes->wave_groups, err)) ||
         !(pass->offsets = AG_NEW(arena, int64_t, sizes->wave_prompts + sizes->wave_groups, err)) ||
         !(pass->tiles = AG_NEW(arena, struct kern_tile, sizes->wave_tiles, err)) ||
-        !(pass->chunk_tiles = AG_NEW(arena, struct kern_tile, sizes->wave_tiles, err)) ||
+        !(pass->chunk_tiles =
+              AG_NEW(arena, struct kern_tile,
+                     sizes->wave_tiles > sizes->wave_row_tiles ? sizes->wave_tiles : sizes->wave_row_tiles, err)) ||
         !(pass->rows = AG_NEW(arena, int64_t, sizes->wave_rows, err)) ||
-        !(pass->row_tiles = AG_NEW(arena, struct kern_tile, sizes->wave_rows, err)) ||
+        !(pass->row_tiles = AG_NEW(arena, struct kern_tile, sizes->wave_row_tiles, err)) ||
         !(pass->blocks = AG_NEW(arena, struct ag_block, sizes->wave_prompts, err)) ||
         !(pass->embed_raw = AG_NEW(arena, char, sizes->embed_bytes, err)) ||
         !(pass->scratch = AG_NEW(
@@ -284,13 +321,13 @@ enum ag_status forward_run(const struct forward_request *request, const struct f
         AG_TRY(embed(&pass, first, T, err));
         for (int64_t layer = 0; layer < pass.sizes.steps; layer++) {
             AG_TRY(take_next(&pass, err));
-            AG_TRY(run_layer(&pass, layer, err));
+            AG_TRY(run_layer(&pass, layer, T, err));
             if (end == tokens->P && sink->layer_done && forward_is_tapped(request, layer))
                 AG_TRY(sink->layer_done(sink->self, layer, err));
             /* A token counts when all its layers are done; on the way, by its share of them. */
             ag_progress_add(&progress, first + T * (layer + 1) / pass.sizes.steps - progress.done);
         }
-        AG_TRY(run_logits(&pass, first, err));
+        AG_TRY(run_logits(&pass, err));
     }
     ag_progress_end(&progress);
     ag_say(request->log, AG_DETAIL,

@@ -57,7 +57,8 @@ struct forward_plan {
     int64_t longest; /* tokens of the longest prompt */
 };
 /* Pure arithmetic (memory_limit 0 asks the system). AG_E_MEMORY names what would fit: the limit needed for these
- * prompts, and the longest prompt under this limit. AG_E_FORMAT: token ids beyond the embedding, a prompt without tokens. */
+ * prompts, and the longest prompt under this limit. AG_E_FORMAT: token ids beyond the embedding, a prompt without
+ * tokens. */
 enum ag_status forward_plan(struct forward_plan *plan, const struct forward_request *request, struct ag_error *err);
 /* With more than one wave, the pass runs wave by wave, each layer-major: the sink sees blocks ordered by wave, then
  * layer. AG_E_NUMERIC: a hidden state became NaN or infinite (layer, prompt and token named). */

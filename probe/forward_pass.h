@@ -38,7 +38,7 @@ struct pass_sizes {
     int64_t head_rows;                            /* rows of the head in one set */
     int64_t logit_tile; /* most rows of logits in one GEMM: depends on V alone, since bits may depend on it */
     int64_t wave_prompts, wave_tiles, wave_groups; /* most in one wave */
-    int64_t wave_rows;                             /* most rows of logits asked for in one wave */
+    int64_t wave_rows, wave_row_tiles;             /* most rows of logits asked for in one wave, and their tiles */
 };
 
 struct pass {
@@ -59,16 +59,17 @@ struct pass {
     int32_t *position; /* (wave_tokens) */
     struct group *groups;
     int64_t n_groups;
-    int64_t *offsets;        /* of all groups */
-    struct kern_tile *tiles; /* of all groups */
-    int64_t *rows;           /* (wave_rows) packed tokens whose logits are asked for */
-    struct kern_tile *row_tiles;
+    int64_t *offsets;            /* of all groups */
+    struct kern_tile *tiles;     /* of all groups */
+    int64_t *rows;               /* (n_rows) packed tokens whose logits are asked for */
+    struct kern_tile *row_tiles; /* (n_row_tiles) of indices into rows, never across a prompt boundary */
     int64_t n_rows, n_row_tiles;
-
-    int64_t head_steps; /* blocks of the head still to come, counted once for each block of rows */
+    int64_t kept_rows, kept_tiles; /* of those, how many the last layer has put at the front of hidden */
+    int64_t head_steps;            /* blocks of the head still to come, counted once for each block of rows */
 
     /* Scratch of a group and of its chunks; the logits use the same memory once the layers are done. */
     char *scratch, *embed_raw;
+    float *read;   /* inside mixing, where the layer's mixer put it */
     float *mixing; /* (group_tokens, mixer_floats) */
     float *normed; /* (chunk_tokens, C) */
     float *mlp;    /* (chunk_tokens, mlp_floats) */
@@ -87,8 +88,10 @@ struct mixer {
     double (*flops)(const struct ag_layer_shape *shape, int64_t T);
     /* The weights it needs; taps_only: as far as the last tap. */
     void (*describe)(struct weight_set *set, const struct model_layer *layer, bool taps_only);
-    /* hidden += mix(norm(hidden)), handing what is tapped to the sink on the way; taps_only: without the mixing itself.
-     */
+    /* Floats of pass.read per token. */
+    int64_t (*read_floats)(const struct ag_layer_shape *shape);
+    /* pass.read (T of the group, read_floats) = what each token reads, from norm(hidden) of the tokens that it sees,
+     * still to be projected by SLOT_O. What is tapped goes to the sink on the way. taps_only: nothing is read. */
     enum ag_status (*run)(struct pass *pass, const struct group *group, int64_t layer, bool taps_only,
                           struct ag_error *err);
 };
@@ -115,8 +118,9 @@ bool pass_chunk(struct chunk *chunk, struct pass *pass, const struct group *grou
 /* Hands one tap of a group to the sink. NULL views are left out. */
 enum ag_status pass_deliver(struct pass *pass, const struct group *group, int64_t layer, enum ag_tap tap,
                             struct ag_view keys, struct ag_view queries, struct ag_view values, struct ag_error *err);
-/* AG_E_NUMERIC naming layer, prompt and token where rows (rows, n) at stride ld hold a NaN or an infinity. */
-enum ag_status pass_check(struct pass *pass, const float *x, int64_t first_token, int64_t rows, int64_t n, int64_t ld,
-                          int64_t layer, const char *what, struct ag_error *err);
+/* AG_E_NUMERIC naming layer, prompt and token where rows (rows, n) at stride ld hold a NaN or an infinity. Row i is
+ * token token[i] of the packed array, or first_token + i without such a table. */
+enum ag_status pass_check(struct pass *pass, const float *x, const int64_t *token, int64_t first_token, int64_t rows,
+                          int64_t n, int64_t ld, int64_t layer, const char *what, struct ag_error *err);
 
 #endif

@@ -124,17 +124,23 @@ static void count_waves(struct pass_sizes *sizes, struct forward_plan *plan, con
     int64_t most = 0;
     plan->waves = 0;
     sizes->wave_prompts = sizes->wave_tiles = sizes->wave_groups = sizes->wave_rows = 0;
+    sizes->wave_row_tiles = 0;
     for (int64_t p = 0, end; p < tokens->P; p = end) {
         end = forward_cut(tokens, p, tokens->P, plan->wave_tokens);
-        int64_t groups = 0, tiles = 0;
+        int64_t groups = 0, tiles = 0, rows = 0, row_tiles = 0;
         for (int64_t g = p; g < end; g = forward_cut(tokens, g, end, plan->group_tokens)) groups++;
-        for (int64_t i = p; i < end; i++)
+        for (int64_t i = p; i < end; i++) {
+            int64_t wanted = forward_wanted_rows(NULL, request, i, i + 1);
             tiles += (tokens->offsets[i + 1] - tokens->offsets[i] + KERN_TILE_ROWS - 1) / KERN_TILE_ROWS;
+            rows += wanted;
+            row_tiles += (wanted + sizes->logit_tile - 1) / sizes->logit_tile;
+        }
         most = max_i(most, tokens->offsets[end] - tokens->offsets[p]);
         sizes->wave_prompts = max_i(sizes->wave_prompts, end - p);
         sizes->wave_tiles = max_i(sizes->wave_tiles, tiles);
         sizes->wave_groups = max_i(sizes->wave_groups, groups);
-        sizes->wave_rows = max_i(sizes->wave_rows, forward_wanted_rows(NULL, request, p, end));
+        sizes->wave_rows = max_i(sizes->wave_rows, rows);
+        sizes->wave_row_tiles = max_i(sizes->wave_row_tiles, row_tiles);
         plan->waves++;
     }
     plan->wave_tokens = most;
@@ -156,8 +162,10 @@ static void add_up(struct pass_sizes *sizes, struct forward_plan *plan, const st
     int64_t tables =
         forward_aligned(sizes->wave_groups * (int64_t)sizeof(struct group)) +
         forward_aligned((sizes->wave_prompts + sizes->wave_groups) * 8) +
-        2 * forward_aligned(sizes->wave_tiles * (int64_t)sizeof(struct kern_tile)) +
-        forward_aligned(sizes->wave_rows * 8) + forward_aligned(sizes->wave_rows * (int64_t)sizeof(struct kern_tile)) +
+        forward_aligned(sizes->wave_tiles * (int64_t)sizeof(struct kern_tile)) +
+        forward_aligned(max_i(sizes->wave_tiles, sizes->wave_row_tiles) * (int64_t)sizeof(struct kern_tile)) +
+        forward_aligned(sizes->wave_rows * 8) +
+        forward_aligned(sizes->wave_row_tiles * (int64_t)sizeof(struct kern_tile)) +
         forward_aligned(sizes->wave_prompts * (int64_t)sizeof(struct ag_block)) + forward_aligned(sizes->embed_bytes);
     plan->scratch_bytes = max_i(sizes->group_bytes, sizes->logit_bytes) + tables;
     plan->peak_bytes = plan->weights_bytes + plan->hidden_bytes + plan->scratch_bytes;

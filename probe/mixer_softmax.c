@@ -67,7 +67,7 @@ static enum ag_status softmax_run(struct pass *pass, const struct group *group, 
             ops->rope(q, q, group->position, model->rope.inv_freq, group->T, Hq + Hk, D, model->rope.n_rot, ld, ld,
                       model->rope.attention_scaling);
         if (!tapped || !(request->taps & 1u << tap)) continue;
-        AG_TRY(pass_check(pass, q, group->token, group->T, ld, ld, layer, "a query, key or value", err));
+        AG_TRY(pass_check(pass, q, NULL, group->token, group->T, ld, ld, layer, "a query, key or value", err));
         AG_TRY(pass_deliver(pass, group, layer, (enum ag_tap)tap, (struct ag_view){request->keys ? k : NULL, D, ld},
                             (struct ag_view){request->queries ? q : NULL, D, ld},
                             (struct ag_view){request->values ? v : NULL, Dv, ld}, err));
@@ -75,16 +75,17 @@ static enum ag_status softmax_run(struct pass *pass, const struct group *group, 
     if (taps_only) return AG_OK;
     ops->attention(read, q, k, v, group->offsets, group->P, Hq, Hk, D, Dv, ldo, ld, ld, ld, shape->scale,
                    shape->window);
-    for (struct chunk chunk = {0}; pass_chunk(&chunk, pass, group);)
-        ops->linear(group->hidden + chunk.row * C, read + chunk.row * ldo, pass->slot[SLOT_O], pass->slot[SLOT_O_BIAS],
-                    chunk.tiles, chunk.n_tiles, C, ldo, C, ldo, true);
+    pass->read = read;
 fail:
     return status;
 }
 
+static int64_t softmax_read_floats(const struct ag_layer_shape *shape) { return shape->Hq * shape->Dv; }
+
 const struct mixer forward_mixer_softmax = {
     .name = "softmax attention",
     .floats = softmax_floats,
+    .read_floats = softmax_read_floats,
     .flops = softmax_flops,
     .describe = softmax_describe,
     .run = softmax_run,

@@ -561,7 +561,9 @@ static void refuses_what_is_not_finite(void **state) {
             if (taps && i == 0) { /* a pass that stops at layer 1's taps never needs this weight */
                 assert_ok(run_quietly(&s, &err), &err);
             } else {
-                test_refused(run_quietly(&s, &err), AG_E_NUMERIC, &err, "layer 1", "token 0", "prompt", NULL);
+                /* in the last layer only the tokens whose logits are asked for are computed to the end */
+                test_refused(run_quietly(&s, &err), AG_E_NUMERIC, &err, "layer 1", taps ? "token 0" : "token 299",
+                             "prompt p0", NULL);
             }
             subject_close(&s);
         }
