@@ -26,7 +26,8 @@ _Static_assert(STRIP % ROWS == 0 && BLOCK % KEYS == 0, "register tiles divide a 
 struct strip {
     float q[KERN_HEAD_MAX * STRIP]; /* (D, STRIP), times scale and log2 e */
     float s[BLOCK * STRIP];         /* (BLOCK, STRIP) scores, then weights */
-    float o[STRIP * PAD];           /* (STRIP, Dv rounded up) */
+    float o[STRIP * PAD];           /* (STRIP, ld) */
+    int64_t ld;                     /* Dv rounded up to whole vectors */
     float tail[BLOCK * KERN_V];     /* the last Dv % KERN_V columns of a block of values, zero-padded */
     float max[STRIP], sum[STRIP], decay[STRIP];
     int32_t token[STRIP]; /* of each row, within the prompt; padding rows repeat the last */
@@ -43,6 +44,7 @@ static void scores(float *s, const float *q, const float *k, int64_t n, int64_t 
             row[r] = k + (j + r < n ? j + r : n - 1) * ldk;
 #pragma GCC unroll 8
             for (int c = 0; c < VECTORS; c++) acc[r][c] = kern_splat(0);
+            for (int64_t d = 0; d < D; d += 16) __builtin_prefetch(row[r] + KEYS * ldk + d);
         }
         for (int64_t d = 0; d < D; d++) {
             kern_vec x[VECTORS];
@@ -92,13 +94,13 @@ static void softmax(struct strip *w, int64_t n)
 
 /* ROWS x (vectors) piece of o = decay o + P V; constant `vectors` after inlining. */
 static inline __attribute__((always_inline)) void mix(float *o, const float *p, const float *decay, const float *v,
-                                                      int64_t n, int64_t ldv, const int vectors)
+                                                      int64_t n, int64_t lda, int64_t ldv, const int vectors)
 {
     kern_vec acc[ROWS][COLUMNS];
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 8
-        for (int c = 0; c < vectors; c++) acc[r][c] = decay[r] * kern_load(o + r * PAD + c * KERN_V);
+        for (int c = 0; c < vectors; c++) acc[r][c] = decay[r] * kern_load(o + r * lda + c * KERN_V);
     for (int64_t j = 0; j < n; j++) {
         kern_vec x[COLUMNS];
 #pragma GCC unroll 8
@@ -111,7 +113,7 @@ static inline __attribute__((always_inline)) void mix(float *o, const float *p, 
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 8
-        for (int c = 0; c < vectors; c++) kern_store(o + r * PAD + c * KERN_V, acc[r][c]);
+        for (int c = 0; c < vectors; c++) kern_store(o + r * lda + c * KERN_V, acc[r][c]);
 }
 
 static void values(struct strip *w, const float *v, int64_t n, int64_t Dv, int64_t ldv)
@@ -123,12 +125,12 @@ static void values(struct strip *w, const float *v, int64_t n, int64_t Dv, int64
             memcpy(w->tail + j * KERN_V, v + j * ldv + whole, (size_t)rest * sizeof *v);
         }
     for (d = 0; d + COLUMNS * KERN_V <= whole; d += COLUMNS * KERN_V)
-        for (int i = 0; i < STRIP; i += ROWS) mix(w->o + i * PAD + d, w->s + i, w->decay + i, v + d, n, ldv, COLUMNS);
+        for (int i = 0; i < STRIP; i += ROWS) mix(w->o + i * w->ld + d, w->s + i, w->decay + i, v + d, n, w->ld, ldv, COLUMNS);
     for (; d < whole; d += KERN_V)
-        for (int i = 0; i < STRIP; i += ROWS) mix(w->o + i * PAD + d, w->s + i, w->decay + i, v + d, n, ldv, 1);
+        for (int i = 0; i < STRIP; i += ROWS) mix(w->o + i * w->ld + d, w->s + i, w->decay + i, v + d, n, w->ld, ldv, 1);
     if (rest > 0)
         for (int i = 0; i < STRIP; i += ROWS)
-            mix(w->o + i * PAD + d, w->s + i, w->decay + i, w->tail, n, KERN_V, 1);
+            mix(w->o + i * w->ld + d, w->s + i, w->decay + i, w->tail, n, w->ld, KERN_V, 1);
 }
 
 /* The same where some value is not finite: a key that a row may not see must not touch it (0 * inf is NaN). */
@@ -137,21 +139,25 @@ static void values_careful(struct strip *w, const float *v, int64_t first, int64
 {
     for (int i = 0; i < STRIP; i++)
         for (int64_t d = 0; d < Dv; d++) {
-            float sum = w->decay[i] * w->o[i * PAD + d];
+            float sum = w->decay[i] * w->o[i * w->ld + d];
             for (int64_t j = 0; j < n; j++) {
                 int64_t back = w->token[i] - (first + j);
                 if (back >= 0 && !(window > 0 && back >= window)) sum += w->s[j * STRIP + i] * v[j * ldv + d];
             }
-            w->o[i * PAD + d] = sum;
+            w->o[i * w->ld + d] = sum;
         }
 }
 
 static bool all_finite(const float *v, int64_t n, int64_t Dv, int64_t ldv)
 {
+    kern_vec zeros = kern_splat(0);
     float zero = 0;
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t d = 0; d < Dv; d++) zero += 0 * v[j * ldv + d];
-    return zero == 0;
+    for (int64_t j = 0; j < n; j++, v += ldv) {
+        int64_t d = 0;
+        for (; d + KERN_V <= Dv; d += KERN_V) zeros += 0 * kern_load(v + d);
+        for (; d < Dv; d++) zero += 0 * v[d];
+    }
+    return zero == 0 && kern_sum(zeros) == 0;
 }
 
 /* Rows [row, row + rows) of one prompt's stack; all pointers at the prompt's first token and the group's first head. */
@@ -160,15 +166,21 @@ static void attend(float *out, const float *q, const float *k, const float *v, i
                    int64_t window)
 {
     struct strip w;
+    const float *from[STRIP];
     for (int i = 0; i < STRIP; i++) {
         int64_t at = row + (i < rows ? i : rows - 1), t = at / G;
-        const float *from = q + t * ldq + at % G * D;
-        for (int64_t d = 0; d < D; d++) w.q[d * STRIP + i] = from[d] * scale;
+        from[i] = q + t * ldq + at % G * D;
         w.token[i] = (int32_t)t;
         w.max[i] = -INFINITY;
         w.sum[i] = 0;
-        memset(w.o + i * PAD, 0, (size_t)(Dv + KERN_V - 1) / KERN_V * sizeof(kern_vec));
     }
+    int64_t d = 0;
+    for (; d + KERN_V <= D; d += KERN_V)
+        for (int i = 0; i < STRIP; i += KERN_V) kern_transpose(w.q + d * STRIP + i, from + i, d, STRIP, scale);
+    for (; d < D; d++)
+        for (int i = 0; i < STRIP; i++) w.q[d * STRIP + i] = from[i][d] * scale;
+    w.ld = (Dv + KERN_V - 1) / KERN_V * KERN_V;
+    memset(w.o, 0, (size_t)(STRIP * w.ld) * sizeof *w.o);
     int64_t low = w.token[0], high = w.token[STRIP - 1], begin = 0;
     if (window > 0 && low - window + 1 > 0) begin = (low - window + 1) / BLOCK * BLOCK;
     for (int64_t j = begin; j <= high; j += BLOCK) {
@@ -184,7 +196,8 @@ static void attend(float *out, const float *q, const float *k, const float *v, i
     }
     for (int i = 0; i < rows; i++) {
         float *to = out + (row + i) / G * ldo + (row + i) % G * Dv;
-        for (int64_t d = 0; d < Dv; d++) to[d] = w.o[i * PAD + d] / w.sum[i];
+        const float share = 1 / w.sum[i];
+        for (d = 0; d < Dv; d++) to[d] = w.o[i * w.ld + d] * share;
     }
 }
 

@@ -20,11 +20,13 @@ enum { COLUMNS = VECTORS * KERN_V, DEPTH = 640, CHUNK_BYTES = 8 << 20, CHUNK_ROW
 static void pack(float *panel, const float *w, int64_t n, int64_t depth, int64_t ldw)
 {
     for (int c = 0; c < COLUMNS; c += KERN_V) {
+        const float *row[KERN_V];
         int64_t k = 0;
+        for (int i = 0; i < KERN_V; i++) row[i] = c + i < n ? w + (c + i) * ldw : NULL;
         for (; c + KERN_V <= n && k + KERN_V <= depth; k += KERN_V)
-            kern_transpose(panel + k * COLUMNS + c, w + c * ldw + k, COLUMNS, ldw);
+            kern_transpose(panel + k * COLUMNS + c, row, k, COLUMNS, 1);
         for (; k < depth; k++)
-            for (int i = c; i < c + KERN_V; i++) panel[k * COLUMNS + i] = i < n ? w[i * ldw + k] : 0;
+            for (int i = 0; i < KERN_V; i++) panel[k * COLUMNS + c + i] = row[i] ? row[i][k] : 0;
     }
 }
 

@@ -46,13 +46,13 @@ static inline kern_vec kern_max(kern_vec a, kern_vec b)
 #endif
 }
 
-/* to (KERN_V, KERN_V) = from transposed. Exchanges bit after bit of the row's and the lane's number. */
-static inline void kern_transpose(float *to, const float *from, int64_t ld_to, int64_t ld_from)
+/* to (KERN_V, KERN_V) = the KERN_V rows that start at from[i] + at, transposed, times scale. Exchanges bit after bit of the row's and the lane's number. */
+static inline void kern_transpose(float *to, const float *const *from, int64_t at, int64_t ld_to, float scale)
 {
     kern_vec x[KERN_V];
     kern_ivec lane;
     for (int i = 0; i < KERN_V; i++) {
-        x[i] = kern_load(from + i * ld_from);
+        x[i] = kern_load(from[i] + at) * scale;
         lane[i] = i;
     }
 #pragma GCC unroll 4
@@ -87,8 +87,7 @@ static inline float kern_sum(kern_vec v)
 static inline kern_vec kern_exp2(kern_vec x)
 {
 #if KERN_V == 16
-    x = _mm512_max_ps(_mm512_set1_ps(-150.0f), x);
-    kern_vec f = _mm512_reduce_ps(x, 0x9); /* x - floor(x) */
+    kern_vec f = _mm512_reduce_ps(x, 0x9); /* x - floor(x), 0 of an infinity */
 #else
     x = kern_max(kern_splat(-127.0f), x);
 #if defined(__AVX2__)
