@@ -1,11 +1,11 @@
-/* kernels/attention_cpu.c: causal softmax attention by online softmax over blocks of keys (Milakov & Gimelshein 2018; Dao
- * et al. 2022), linear in memory.
+/* kernels/attention_cpu.c: causal softmax attention by online softmax over blocks of keys (Milakov & Gimelshein 2018;
+ * Dao et al. 2022), linear in memory.
  *
- * The query heads that share a KV head are stacked: row i of a prompt's stack is head i % G of token i / G. One task is a
- * strip of STRIP rows against all the keys they see. Its queries are transposed once, (D, STRIP), so that in the scores
- * S^T (key, row) the vector lanes are rows: maxima and sums over keys need no shuffles, keys and values are read where
- * they lie, and P^T is already laid out as the second product wants it. A row's operations depend on nothing but its own
- * position in its prompt, so bits depend neither on threads nor on packing. */
+ * The query heads that share a KV head are stacked: row i of a prompt's stack is head i % G of token i / G. One task is
+ * a strip of STRIP rows against all the keys they see. Its queries are transposed once, (D, STRIP), so that in the
+ * scores S^T (key, row) the vector lanes are rows: maxima and sums over keys need no shuffles, keys and values are read
+ * where they lie, and P^T is already laid out as the second product wants it. A row's operations depend on nothing but
+ * its own position in its prompt, so bits depend neither on threads nor on packing. */
 #include "kernels/ops.h"
 
 #include <string.h>
@@ -34,8 +34,7 @@ struct strip {
 } __attribute__((aligned(64)));
 
 /* s (n, STRIP) = k (n, D) q (D, STRIP); n is rounded up to KEYS by repeating the last key. */
-static void scores(float *s, const float *q, const float *k, int64_t n, int64_t D, int64_t ldk)
-{
+static void scores(float *s, const float *q, const float *k, int64_t n, int64_t D, int64_t ldk) {
     for (int64_t j = 0; j < n; j += KEYS) {
         const float *row[KEYS];
         kern_vec acc[KEYS][VECTORS];
@@ -63,8 +62,7 @@ static void scores(float *s, const float *q, const float *k, int64_t n, int64_t 
 }
 
 /* Rows that may not see a key get -inf. first: position of the block's first key. */
-static void mask(struct strip *w, int64_t first, int64_t n, int64_t window)
-{
+static void mask(struct strip *w, int64_t first, int64_t n, int64_t window) {
     for (int64_t j = 0; j < n; j++)
         for (int i = 0; i < STRIP; i++) {
             int64_t back = w->token[i] - (first + j);
@@ -72,9 +70,9 @@ static void mask(struct strip *w, int64_t first, int64_t n, int64_t window)
         }
 }
 
-/* s: scores to weights 2^(s - max); max, sum and decay (what earlier output must be multiplied by) brought up to date. */
-static void softmax(struct strip *w, int64_t n)
-{
+/* s: scores to weights 2^(s - max); max, sum and decay (what earlier output must be multiplied by) brought up to date.
+ */
+static void softmax(struct strip *w, int64_t n) {
     for (int c = 0; c < STRIP; c += KERN_V) {
         kern_vec old = kern_load(w->max + c), max = old;
         for (int64_t j = 0; j < n; j++) max = kern_max(kern_load(w->s + j * STRIP + c), max);
@@ -94,8 +92,7 @@ static void softmax(struct strip *w, int64_t n)
 
 /* ROWS x (vectors) piece of o = decay o + P V; constant `vectors` after inlining. */
 static inline __attribute__((always_inline)) void mix(float *o, const float *p, const float *decay, const float *v,
-                                                      int64_t n, int64_t lda, int64_t ldv, const int vectors)
-{
+                                                      int64_t n, int64_t lda, int64_t ldv, const int vectors) {
     kern_vec acc[ROWS][COLUMNS];
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++)
@@ -116,8 +113,7 @@ static inline __attribute__((always_inline)) void mix(float *o, const float *p, 
         for (int c = 0; c < vectors; c++) kern_store(o + r * lda + c * KERN_V, acc[r][c]);
 }
 
-static void values(struct strip *w, const float *v, int64_t n, int64_t Dv, int64_t ldv)
-{
+static void values(struct strip *w, const float *v, int64_t n, int64_t Dv, int64_t ldv) {
     int64_t whole = Dv / KERN_V * KERN_V, rest = Dv - whole, d;
     if (rest > 0)
         for (int64_t j = 0; j < n; j++) {
@@ -125,9 +121,11 @@ static void values(struct strip *w, const float *v, int64_t n, int64_t Dv, int64
             memcpy(w->tail + j * KERN_V, v + j * ldv + whole, (size_t)rest * sizeof *v);
         }
     for (d = 0; d + COLUMNS * KERN_V <= whole; d += COLUMNS * KERN_V)
-        for (int i = 0; i < STRIP; i += ROWS) mix(w->o + i * w->ld + d, w->s + i, w->decay + i, v + d, n, w->ld, ldv, COLUMNS);
+        for (int i = 0; i < STRIP; i += ROWS)
+            mix(w->o + i * w->ld + d, w->s + i, w->decay + i, v + d, n, w->ld, ldv, COLUMNS);
     for (; d < whole; d += KERN_V)
-        for (int i = 0; i < STRIP; i += ROWS) mix(w->o + i * w->ld + d, w->s + i, w->decay + i, v + d, n, w->ld, ldv, 1);
+        for (int i = 0; i < STRIP; i += ROWS)
+            mix(w->o + i * w->ld + d, w->s + i, w->decay + i, v + d, n, w->ld, ldv, 1);
     if (rest > 0)
         for (int i = 0; i < STRIP; i += ROWS)
             mix(w->o + i * w->ld + d, w->s + i, w->decay + i, w->tail, n, w->ld, KERN_V, 1);
@@ -135,8 +133,7 @@ static void values(struct strip *w, const float *v, int64_t n, int64_t Dv, int64
 
 /* The same where some value is not finite: a key that a row may not see must not touch it (0 * inf is NaN). */
 static void values_careful(struct strip *w, const float *v, int64_t first, int64_t n, int64_t Dv, int64_t ldv,
-                           int64_t window)
-{
+                           int64_t window) {
     for (int i = 0; i < STRIP; i++)
         for (int64_t d = 0; d < Dv; d++) {
             float sum = w->decay[i] * w->o[i * w->ld + d];
@@ -148,8 +145,7 @@ static void values_careful(struct strip *w, const float *v, int64_t first, int64
         }
 }
 
-static bool all_finite(const float *v, int64_t n, int64_t Dv, int64_t ldv)
-{
+static bool all_finite(const float *v, int64_t n, int64_t Dv, int64_t ldv) {
     kern_vec zeros = kern_splat(0);
     float zero = 0;
     for (int64_t j = 0; j < n; j++, v += ldv) {
@@ -163,8 +159,7 @@ static bool all_finite(const float *v, int64_t n, int64_t Dv, int64_t ldv)
 /* Rows [row, row + rows) of one prompt's stack; all pointers at the prompt's first token and the group's first head. */
 static void attend(float *out, const float *q, const float *k, const float *v, int64_t row, int64_t rows, int64_t G,
                    int64_t D, int64_t Dv, int64_t ldo, int64_t ldq, int64_t ldk, int64_t ldv, float scale,
-                   int64_t window)
-{
+                   int64_t window) {
     struct strip w;
     const float *from[STRIP];
     for (int i = 0; i < STRIP; i++) {
@@ -203,12 +198,11 @@ static void attend(float *out, const float *q, const float *k, const float *v, i
 
 void kern_attention_cpu(float *out, const float *q, const float *k, const float *v, const int64_t *offsets, int64_t P,
                         int64_t Hq, int64_t Hk, int64_t D, int64_t Dv, int64_t ldo, int64_t ldq, int64_t ldk,
-                        int64_t ldv, double scale, int64_t window)
-{
+                        int64_t ldv, double scale, int64_t window) {
     const int64_t G = Hq / Hk;
     const float scale2 = (float)(scale * M_LOG2E);
     int threads = (int)kern_threads();
-#pragma omp parallel num_threads(threads) default(none)                                                        \
+#pragma omp parallel num_threads(threads) default(none)                                                                \
     shared(out, q, k, v, offsets, P, Hk, D, Dv, ldo, ldq, ldk, ldv, scale2, window, G)
     for (int64_t p = 0; p < P; p++) {
         const int64_t start = offsets[p], rows = (offsets[p + 1] - start) * G, strips = (rows + STRIP - 1) / STRIP;

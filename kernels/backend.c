@@ -34,24 +34,48 @@ static const struct kern_ops table_cpu = {
     .eigh = kern_eigh_cpu,
 };
 
-enum ag_status kern_backend(const struct kern_ops **ops, enum ag_backend backend, struct ag_error *err)
-{
+/* `--backend` is exact: what the table lacks is named, never taken from another one. */
+static enum ag_status complete(const struct kern_ops *ops, struct ag_error *err) {
+    const struct {
+        const char *name;
+        bool there;
+    } list[] = {{"dequant", ops->dequant},
+                {"linear", ops->linear},
+                {"rmsnorm", ops->rmsnorm},
+                {"rope", ops->rope},
+                {"attention", ops->attention},
+                {"swiglu", ops->swiglu},
+                {"nonfinite", ops->nonfinite},
+                {"nll", ops->nll},
+                {"moments", ops->moments},
+                {"align", ops->align},
+                {"eigh", ops->eigh}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (!list[i].there)
+            return ag_fail(err, AG_E_UNSUPPORTED, "--backend %s: it has no operation %s; use another backend",
+                           ops->name, list[i].name);
+    return AG_OK;
+}
+
+enum ag_status kern_backend(const struct kern_ops **ops, enum ag_backend backend, struct ag_error *err) {
     switch (backend) {
-    case AG_BACKEND_REF: *ops = &table_ref; return AG_OK;
+    case AG_BACKEND_REF:
+        *ops = &table_ref;
+        return complete(*ops, err);
     case AG_BACKEND_AUTO:
     case AG_BACKEND_CPU:
         openblas_set_num_threads(1); /* also for LAPACK, which eigh calls from many threads at once */
         *ops = &table_cpu;
-        return AG_OK;
-    case AG_BACKEND_CUDA: break;
+        return complete(*ops, err);
+    case AG_BACKEND_CUDA:
+        break;
     }
     return ag_fail(err, AG_E_UNSUPPORTED,
                    "--backend cuda: this version has no CUDA operations for the forward pass; expected cpu or ref; use "
                    "--backend cpu");
 }
 
-int64_t kern_tiles(struct kern_tile *tiles, const int64_t *offsets, int64_t P)
-{
+int64_t kern_tiles(struct kern_tile *tiles, const int64_t *offsets, int64_t P) {
     int64_t n = 0;
     for (int64_t p = 0; p < P; p++)
         for (int64_t row = offsets[p]; row < offsets[p + 1]; row += KERN_TILE_ROWS, n++)
@@ -64,12 +88,6 @@ int64_t kern_tiles(struct kern_tile *tiles, const int64_t *offsets, int64_t P)
 
 static int64_t threads; /* 0: not set */
 
-void kern_set_threads(int64_t n)
-{
-    threads = n > 0 ? n : 0;
-}
+void kern_set_threads(int64_t n) { threads = n > 0 ? n : 0; }
 
-int64_t kern_threads(void)
-{
-    return threads > 0 ? threads : omp_get_max_threads();
-}
+int64_t kern_threads(void) { return threads > 0 ? threads : omp_get_max_threads(); }

@@ -13,8 +13,7 @@
 static const char guard[] = "ATTGEO_BLAS_DETECTED";
 
 /* Names as OpenBLAS 0.3 spells them. 2: written for AVX-512; 1: for AVX2 and FMA; 0: older. */
-static int core_level(const char *name)
-{
+static int core_level(const char *name) {
     static const char *const avx512[] = {"SkylakeX", "Cooperlake", "SapphireRapids"};
     static const char *const avx2[] = {"Haswell", "Zen", "Excavator"};
     for (size_t i = 0; i < sizeof avx512 / sizeof *avx512; i++)
@@ -24,8 +23,7 @@ static int core_level(const char *name)
     return 0;
 }
 
-const char *kern_blas_core_choose(const char *detected, unsigned features, const char *user)
-{
+const char *kern_blas_core_choose(const char *detected, unsigned features, const char *user) {
     if (user) return NULL;
     int level = core_level(detected);
     /* AVX2 kernels on a processor with AVX-512: half speed on Intel's, full speed on AMD's. */
@@ -34,8 +32,7 @@ const char *kern_blas_core_choose(const char *detected, unsigned features, const
     return NULL;
 }
 
-static unsigned cpu_features(void)
-{
+static unsigned cpu_features(void) {
     unsigned features = 0;
 #if defined(__x86_64__)
     unsigned eax, ebx = 0, ecx = 0, edx = 0;
@@ -49,8 +46,7 @@ static unsigned cpu_features(void)
     return features;
 }
 
-void kern_blas_core_fix(char **argv)
-{
+void kern_blas_core_fix(char **argv) {
     if (getenv(guard)) return;
     const char *detected = openblas_get_corename();
     const char *core = kern_blas_core_choose(detected, cpu_features(), getenv("OPENBLAS_CORETYPE"));
@@ -60,8 +56,7 @@ void kern_blas_core_fix(char **argv)
     unsetenv("OPENBLAS_CORETYPE");
 }
 
-const char *kern_blas_core(void)
-{
+const char *kern_blas_core(void) {
     static char text[160];
     const char *core = openblas_get_corename(), *detected = getenv(guard), *user = getenv("OPENBLAS_CORETYPE");
     const char *better = kern_blas_core_choose(core, cpu_features(), NULL);

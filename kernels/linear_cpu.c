@@ -1,7 +1,8 @@
-/* kernels/linear_cpu.c: y = x w^T + bias. A task packs COLUMNS rows of w into a panel (DEPTH, COLUMNS) on its stack and runs
- * its rows of x past it, ROWS at a time, in registers; OpenMP over the tasks. Every element of y is one sum in the order of
- * its K terms, cut at multiples of a depth that K alone decides: its bits depend on its row of x and nothing else, neither on
- * tiles, nor on threads, nor on packing. (One sgemm a tile of OpenBLAS: 10 % slower here, as it packs x and w each time.) */
+/* kernels/linear_cpu.c: y = x w^T + bias. A task packs COLUMNS rows of w into a panel (DEPTH, COLUMNS) on its stack and
+ * runs its rows of x past it, ROWS at a time, in registers; OpenMP over the tasks. Every element of y is one sum in the
+ * order of its K terms, cut at multiples of a depth that K alone decides: its bits depend on its row of x and nothing
+ * else, neither on tiles, nor on threads, nor on packing. (One sgemm a tile of OpenBLAS: 10 % slower here, as it packs
+ * x and w each time.) */
 #include "kernels/ops.h"
 
 #include <string.h>
@@ -17,8 +18,7 @@ enum { ROWS = 4, VECTORS = 3 };
 enum { COLUMNS = VECTORS * KERN_V, DEPTH = 640, CHUNK_BYTES = 8 << 20, CHUNK_ROWS = 1024 };
 
 /* panel (depth, COLUMNS) = n rows of w transposed, missing ones 0. */
-static void pack(float *panel, const float *w, int64_t n, int64_t depth, int64_t ldw)
-{
+static void pack(float *panel, const float *w, int64_t n, int64_t depth, int64_t ldw) {
     for (int c = 0; c < COLUMNS; c += KERN_V) {
         const float *row[KERN_V];
         int64_t k = 0;
@@ -31,8 +31,7 @@ static void pack(float *panel, const float *w, int64_t n, int64_t depth, int64_t
 }
 
 /* The finishing of one row: y = or += sum, + bias; n columns of it are real. */
-static inline void finish(float *y, const kern_vec *sum, const float *bias, int64_t n, bool add)
-{
+static inline void finish(float *y, const kern_vec *sum, const float *bias, int64_t n, bool add) {
     float row[COLUMNS] __attribute__((aligned(64)));
     float *to = n == COLUMNS ? y : row;
     if (n < COLUMNS && add) memcpy(row, y, (size_t)n * sizeof *y);
@@ -48,8 +47,7 @@ static inline void finish(float *y, const kern_vec *sum, const float *bias, int6
 
 /* y (rows, n) = or += x (rows, depth) panel (depth, COLUMNS), + bias (COLUMNS) unless NULL. */
 static void multiply(float *y, const float *x, const float *panel, const float *bias, int64_t rows, int64_t n,
-                     int64_t depth, int64_t ldy, int64_t ldx, bool add)
-{
+                     int64_t depth, int64_t ldy, int64_t ldx, bool add) {
     for (int64_t t = 0; t < rows; t += ROWS) {
         const int64_t left = rows - t;
         const float *row[ROWS];
@@ -77,8 +75,7 @@ static void multiply(float *y, const float *x, const float *panel, const float *
 
 /* Columns [n0, n0 + n) of the rows of some tiles, which are taken together where they touch. */
 static void task(float *y, const float *x, const float *w, const float *bias, const struct kern_tile *tiles,
-                 int64_t n_tiles, int64_t n0, int64_t n, int64_t K, int64_t ldy, int64_t ldx, bool accumulate)
-{
+                 int64_t n_tiles, int64_t n0, int64_t n, int64_t K, int64_t ldy, int64_t ldx, bool accumulate) {
     float panel[DEPTH * COLUMNS] __attribute__((aligned(64)));
     float edge[COLUMNS] = {0};
     if (bias) memcpy(edge, bias + n0, (size_t)n * sizeof *bias);
@@ -88,7 +85,8 @@ static void task(float *y, const float *x, const float *w, const float *bias, co
         pack(panel, w + n0 * K + k, n, depth, K);
         for (int64_t i = 0, next; i < n_tiles; i = next) {
             int64_t rows = tiles[i].rows;
-            for (next = i + 1; next < n_tiles && tiles[next].row == tiles[i].row + rows; next++) rows += tiles[next].rows;
+            for (next = i + 1; next < n_tiles && tiles[next].row == tiles[i].row + rows; next++)
+                rows += tiles[next].rows;
             multiply(y + tiles[i].row * ldy + n0, x + tiles[i].row * ldx + k, panel,
                      bias && cut == cuts - 1 ? edge : NULL, rows, n, depth, ldy, ldx, accumulate || cut > 0);
         }
@@ -96,8 +94,7 @@ static void task(float *y, const float *x, const float *w, const float *bias, co
 }
 
 void kern_linear_cpu(float *y, const float *x, const float *w, const float *bias, const struct kern_tile *tiles,
-                     int64_t n_tiles, int64_t N, int64_t K, int64_t ldy, int64_t ldx, bool accumulate)
-{
+                     int64_t n_tiles, int64_t N, int64_t K, int64_t ldy, int64_t ldx, bool accumulate) {
     if (n_tiles <= 0 || N <= 0) return;
     /* Tiles a task: few enough that its rows of x stay in the cache and that every thread gets a dozen tasks. */
     const int64_t blocks = (N + COLUMNS - 1) / COLUMNS, threads = kern_threads();

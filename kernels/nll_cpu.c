@@ -7,14 +7,14 @@ enum { LANES = 16 };
 
 /* e^x for x <= 0, relative error below 1e-12, at least e^-708 (which vanishes beside the largest term, 1); NaN stays.
  * x = n ln 2 + r; adding 1.5 2^52 rounds to n and leaves it in the low bits. */
-static inline double exp_down(double x)
-{
+static inline double exp_down(double x) {
     x = x < -708 ? -708 : x;
     union {
         double real;
         int64_t bits;
     } n = {x * M_LOG2E + 0x1.8p52}, power;
-    double whole = n.real - 0x1.8p52, r = (x - whole * 0x1.62e42feep-1) - whole * 0x1.a39ef35793c76p-33, p = 1.0 / 3628800;
+    double whole = n.real - 0x1.8p52, r = (x - whole * 0x1.62e42feep-1) - whole * 0x1.a39ef35793c76p-33,
+           p = 1.0 / 3628800;
     p = p * r + 1.0 / 362880;
     p = p * r + 1.0 / 40320;
     p = p * r + 1.0 / 5040;
@@ -29,8 +29,7 @@ static inline double exp_down(double x)
     return p * power.real;
 }
 
-static void row(double *nll, int32_t *argmax, const float *x, int32_t target, int64_t V)
-{
+static void row(double *nll, int32_t *argmax, const float *x, int32_t target, int64_t V) {
     float top[LANES];
     double sums[LANES] = {0}, sum = 0;
     int64_t i = 0, best = 0;
@@ -51,8 +50,7 @@ static void row(double *nll, int32_t *argmax, const float *x, int32_t target, in
     *argmax = (int32_t)best;
 }
 
-void kern_nll_cpu(double *nll, int32_t *argmax, const float *logits, const int32_t *target, int64_t rows, int64_t V)
-{
+void kern_nll_cpu(double *nll, int32_t *argmax, const float *logits, const int32_t *target, int64_t rows, int64_t V) {
     int threads = (int)kern_threads();
 #pragma omp parallel for num_threads(threads) default(none) shared(nll, argmax, logits, target, rows, V)
     for (int64_t t = 0; t < rows; t++) row(nll + t, argmax + t, logits + t * V, target[t], V);

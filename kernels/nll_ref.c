@@ -3,8 +3,7 @@
 
 #include <math.h>
 
-void kern_nll_ref(double *nll, int32_t *argmax, const float *logits, const int32_t *target, int64_t rows, int64_t V)
-{
+void kern_nll_ref(double *nll, int32_t *argmax, const float *logits, const int32_t *target, int64_t rows, int64_t V) {
     for (int64_t t = 0; t < rows; t++) {
         const float *x = logits + t * V;
         int64_t best = 0;

@@ -7,8 +7,7 @@
 
 enum { GRAIN = 1 << 14 }; /* elements worth a thread */
 
-static void norm(float *y, const float *x, const float *w, int64_t C, double eps)
-{
+static void norm(float *y, const float *x, const float *w, int64_t C, double eps) {
     enum { LANES = 4 * KERN_V };
     kern_vec s0 = kern_splat(0), s1 = s0, s2 = s0, s3 = s0;
     int64_t c = 0;
@@ -27,9 +26,9 @@ static void norm(float *y, const float *x, const float *w, int64_t C, double eps
 }
 
 void kern_rmsnorm_cpu(float *y, const float *x, const float *w, int64_t rows, int64_t C, int64_t ldy, int64_t ldx,
-                      double eps)
-{
+                      double eps) {
     int threads = (int)kern_threads();
-#pragma omp parallel for num_threads(threads) if (rows * C >= GRAIN) default(none) shared(y, x, w, rows, C, ldy, ldx, eps)
+#pragma omp parallel for num_threads(threads) if (rows * C >= GRAIN) default(none)                                     \
+    shared(y, x, w, rows, C, ldy, ldx, eps)
     for (int64_t t = 0; t < rows; t++) norm(y + t * ldy, x + t * ldx, w, C, eps);
 }

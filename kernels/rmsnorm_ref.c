@@ -4,8 +4,7 @@
 #include <math.h>
 
 void kern_rmsnorm_ref(float *y, const float *x, const float *w, int64_t rows, int64_t C, int64_t ldy, int64_t ldx,
-                      double eps)
-{
+                      double eps) {
     for (int64_t t = 0; t < rows; t++) {
         double sum = 0;
         for (int64_t c = 0; c < C; c++) sum += (double)x[t * ldx + c] * x[t * ldx + c];

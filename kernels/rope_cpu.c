@@ -7,14 +7,16 @@ enum { GRAIN = 1 << 13, HALF_MAX = KERN_HEAD_MAX / 2 };
 
 /* cos and sin of n angles below 1e6, in double (absolute error below 1e-11), rounded once: as good as a correctly
  * rounded cosf in all but one case in thousands. Written without branches so that the compiler vectorises it. */
-static void table(float *restrict c, float *restrict s, const float *restrict angle, int64_t n, float scaling)
-{
+static void table(float *restrict c, float *restrict s, const float *restrict angle, int64_t n, float scaling) {
     for (int64_t i = 0; i < n; i++) {
         /* r = angle - quadrant pi/2; adding 1.5 2^52 rounds and leaves the integer in the low bits */
         double shifted = angle[i] * 0x1.45f306dc9c883p-1 + 0x1.8p52, quadrant = shifted - 0x1.8p52;
         double r = (angle[i] - quadrant * 0x1.921fb544p0) - quadrant * 0x1.0b4611a626331p-34, z = r * r;
-        double sin_r = r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 + z * (-1.0 / 39916800)))));
-        double cos_r = 1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * (-1.0 / 3628800 + z * (1.0 / 479001600))))));
+        double sin_r =
+            r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 + z * (-1.0 / 39916800)))));
+        double cos_r =
+            1 + z * (-0.5 + z * (1.0 / 24 +
+                                 z * (-1.0 / 720 + z * (1.0 / 40320 + z * (-1.0 / 3628800 + z * (1.0 / 479001600))))));
         union {
             double real;
             int64_t bits;
@@ -26,8 +28,7 @@ static void table(float *restrict c, float *restrict s, const float *restrict an
 }
 
 static void token(float *y, const float *x, int32_t position, const float *inv_freq, int64_t heads, int64_t D,
-                  int64_t n_rot, float scaling)
-{
+                  int64_t n_rot, float scaling) {
     float angle[HALF_MAX], c[HALF_MAX], s[HALF_MAX];
     const int64_t half = n_rot / 2;
     bool small = true;
@@ -55,10 +56,9 @@ static void token(float *y, const float *x, int32_t position, const float *inv_f
 }
 
 void kern_rope_cpu(float *y, const float *x, const int32_t *position, const float *inv_freq, int64_t T, int64_t heads,
-                   int64_t D, int64_t n_rot, int64_t ldy, int64_t ldx, float attention_scaling)
-{
+                   int64_t D, int64_t n_rot, int64_t ldy, int64_t ldx, float attention_scaling) {
     int threads = (int)kern_threads();
-#pragma omp parallel for num_threads(threads) if (T * heads * D >= GRAIN) default(none)                               \
+#pragma omp parallel for num_threads(threads) if (T * heads * D >= GRAIN) default(none)                                \
     shared(y, x, position, inv_freq, T, heads, D, n_rot, ldy, ldx, attention_scaling)
     for (int64_t t = 0; t < T; t++)
         token(y + t * ldy, x + t * ldx, position[t], inv_freq, heads, D, n_rot, attention_scaling);

@@ -20,22 +20,12 @@ typedef float kern_vec __attribute__((vector_size(KERN_V * 4)));
 typedef int32_t kern_ivec __attribute__((vector_size(KERN_V * 4)));
 typedef float kern_vec_unaligned __attribute__((vector_size(KERN_V * 4), aligned(4), may_alias));
 
-static inline kern_vec kern_load(const float *x)
-{
-    return *(const kern_vec_unaligned *)x;
-}
-static inline void kern_store(float *x, kern_vec v)
-{
-    *(kern_vec_unaligned *)x = v;
-}
-static inline kern_vec kern_splat(float x)
-{
-    return x - (kern_vec){0};
-}
+static inline kern_vec kern_load(const float *x) { return *(const kern_vec_unaligned *)x; }
+static inline void kern_store(float *x, kern_vec v) { *(kern_vec_unaligned *)x = v; }
+static inline kern_vec kern_splat(float x) { return x - (kern_vec){0}; }
 
 /* The larger of each pair; b where either is NaN. */
-static inline kern_vec kern_max(kern_vec a, kern_vec b)
-{
+static inline kern_vec kern_max(kern_vec a, kern_vec b) {
 #if KERN_V == 16
     return _mm512_max_ps(a, b);
 #elif defined(__AVX2__)
@@ -46,9 +36,9 @@ static inline kern_vec kern_max(kern_vec a, kern_vec b)
 #endif
 }
 
-/* to (KERN_V, KERN_V) = the KERN_V rows that start at from[i] + at, transposed, times scale. Exchanges bit after bit of the row's and the lane's number. */
-static inline void kern_transpose(float *to, const float *const *from, int64_t at, int64_t ld_to, float scale)
-{
+/* to (KERN_V, KERN_V) = the KERN_V rows that start at from[i] + at, transposed, times scale. Exchanges bit after bit of
+ * the row's and the lane's number. */
+static inline void kern_transpose(float *to, const float *const *from, int64_t at, int64_t ld_to, float scale) {
     kern_vec x[KERN_V];
     kern_ivec lane;
     for (int i = 0; i < KERN_V; i++) {
@@ -72,8 +62,7 @@ static inline void kern_transpose(float *to, const float *const *from, int64_t a
 }
 
 /* Sum of the lanes by halving: a fixed order. */
-static inline float kern_sum(kern_vec v)
-{
+static inline float kern_sum(kern_vec v) {
     float x[KERN_V];
     kern_store(x, v);
     for (int n = KERN_V / 2; n > 0; n /= 2)
@@ -81,11 +70,10 @@ static inline float kern_sum(kern_vec v)
     return x[0];
 }
 
-/* 2^x for x < 129 (infinity from 128 on): relative error below 1.5 ulp (tests/test_kernels.c walks the range); results below 2^-126 may be 0;
- * -inf gives 0 and NaN stays NaN. 2^x = 2^n 2^f with f = x - n in [0, 1): the degree-5 polynomial with p(0) = 1 whose
- * largest relative error there is least (8.3e-8). */
-static inline kern_vec kern_exp2(kern_vec x)
-{
+/* 2^x for x < 129 (infinity from 128 on): relative error below 1.5 ulp (tests/test_kernels.c walks the range); results
+ * below 2^-126 may be 0; -inf gives 0 and NaN stays NaN. 2^x = 2^n 2^f with f = x - n in [0, 1): the degree-5
+ * polynomial with p(0) = 1 whose largest relative error there is least (8.3e-8). */
+static inline kern_vec kern_exp2(kern_vec x) {
 #if KERN_V == 16
     kern_vec f = _mm512_reduce_ps(x, 0x9); /* x - floor(x), 0 of an infinity */
 #else

@@ -4,8 +4,7 @@
 #include <math.h>
 
 void kern_swiglu_ref(float *y, const float *gate, const float *up, int64_t rows, int64_t F, int64_t ldy, int64_t ldg,
-                     int64_t ldu)
-{
+                     int64_t ldu) {
     for (int64_t t = 0; t < rows; t++)
         for (int64_t f = 0; f < F; f++) {
             double g = gate[t * ldg + f];

@@ -1,5 +1,6 @@
-/* tests/bench_kernels.c: speed of the forward pass's kernels at the shapes of SmolLM2-135M, beside the sgemm rate of this
- * machine. TSV on stdout: medians of REPEATS runs. Part of `make bench`; `build/bench-kernels [THREADS [TOKENS]]`. */
+/* tests/bench_kernels.c: speed of the forward pass's kernels at the shapes of SmolLM2-135M, beside the sgemm rate of
+ * this machine. TSV on stdout: medians of REPEATS runs. Part of `make bench`; `build/bench-kernels [THREADS [TOKENS]]`.
+ */
 #include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,15 +14,13 @@
 
 enum { L = 30, C = 576, F = 1536, Hq = 9, Hk = 3, D = 64, REPEATS = 7 };
 
-static int compare(const void *a, const void *b)
-{
+static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
 /* Of all threads together; unlike elapsed time it hardly feels other programs. */
-static double processor_time(void)
-{
+static double processor_time(void) {
     struct timespec t;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
@@ -36,34 +35,29 @@ struct work {
     float *x, *y, *w, *q, *k, *v, *freq;
 };
 
-static void do_linear(const struct work *a, int64_t N, int64_t K)
-{
+static void do_linear(const struct work *a, int64_t N, int64_t K) {
     a->ops->linear(a->y, a->x, a->w, NULL, a->tiles, a->n_tiles, N, K, N, K, false);
 }
 static void do_qo(const struct work *a) { do_linear(a, C, C); }
 static void do_kv(const struct work *a) { do_linear(a, Hk * D, C); }
 static void do_up(const struct work *a) { do_linear(a, F, C); }
 static void do_down(const struct work *a) { do_linear(a, C, F); }
-static void do_attention(const struct work *a)
-{
+static void do_attention(const struct work *a) {
     a->ops->attention(a->y, a->q, a->k, a->v, a->offsets, 1, Hq, Hk, D, D, Hq * D, Hq * D, Hk * D, Hk * D, 0.125, 0);
 }
 static void do_norm(const struct work *a) { a->ops->rmsnorm(a->y, a->x, a->w, a->T, C, C, C, 1e-5); }
-static void do_rope(const struct work *a)
-{
+static void do_rope(const struct work *a) {
     a->ops->rope(a->y, a->q, a->position, a->freq, a->T, Hq, D, D, Hq * D, Hq * D, 1);
 }
 static void do_swiglu(const struct work *a) { a->ops->swiglu(a->y, a->x, a->x, a->T, F, F, F, F); }
-static void do_sgemm(const struct work *a)
-{
+static void do_sgemm(const struct work *a) {
     (void)a;
 #pragma omp parallel num_threads((int)kern_threads())
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, 512, 512, 512, 1, a->x, 512, a->w, 512, 0,
                 a->y + 512 * 512 * omp_get_thread_num(), 512);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     kern_blas_core_fix(argv);
     struct ag_error err = AG_ERROR_INIT;
     struct work a = {.T = argc > 2 ? atoll(argv[2]) : 2048};
@@ -76,10 +70,10 @@ int main(int argc, char **argv)
     int64_t most = (a.T > 512 * kern_threads() ? a.T : 512 * kern_threads()) * F;
     a.x = AG_NEW(arena, float, most, &err);
     a.y = AG_NEW(arena, float, most, &err);
-    a.w = AG_NEW(arena, float, F * C, &err);
-    a.q = AG_NEW(arena, float, a.T * Hq * D, &err);
-    a.k = AG_NEW(arena, float, a.T * Hk * D, &err);
-    a.v = AG_NEW(arena, float, a.T * Hk * D, &err);
+    a.w = AG_NEW(arena, float, F *C, &err);
+    a.q = AG_NEW(arena, float, a.T *Hq *D, &err);
+    a.k = AG_NEW(arena, float, a.T *Hk *D, &err);
+    a.v = AG_NEW(arena, float, a.T *Hk *D, &err);
     a.freq = AG_NEW(arena, float, D / 2, &err);
     a.position = AG_NEW(arena, int32_t, a.T, &err);
     if (err.status != AG_OK) {
@@ -127,8 +121,8 @@ int main(int argc, char **argv)
         }
         qsort(t, REPEATS, sizeof *t, compare);
         total += t[REPEATS / 2] * list[i].each;
-        printf("%s\t%.3f\t%.1f\t%.1f\t%.3f\n", list[i].name, t[REPEATS / 2] * 1e3, list[i].flops / t[REPEATS / 2] * 1e-9,
-               t[REPEATS / 2] * 1e3 * list[i].each, processor * 1e3);
+        printf("%s\t%.3f\t%.1f\t%.1f\t%.3f\n", list[i].name, t[REPEATS / 2] * 1e3,
+               list[i].flops / t[REPEATS / 2] * 1e-9, t[REPEATS / 2] * 1e3 * list[i].each, processor * 1e3);
     }
     printf("all of a prefill\t\t\t%.1f\n# %.0f tokens/s\n", total * 1e3, T / total);
     ag_arena_free(arena);
