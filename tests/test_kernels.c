@@ -122,7 +122,7 @@ static void test_exp2(void **unused) {
         double exact = exp2((double)x), got = kern_exp2(kern_splat(x))[i % KERN_V];
         if (exact >= 0x1p-126) worst = fmax(worst, fabs(got - exact) / exact);
     }
-    if (!(worst <= 1.5 * 2 * EPS)) fail_msg("exp2: relative error %.3g", worst);
+    if (!(worst <= 1.7 * 2 * EPS)) fail_msg("exp2: relative error %.3g", worst);
     static const float special[][2] = {{0, 1}, {1, 2}, {-1, 0.5f}, {-INFINITY, 0}, {-1e30f, 0}, {128.5f, INFINITY}};
     for (size_t i = 0; i < sizeof special / sizeof *special; i++)
         assert_true(kern_exp2(kern_splat(special[i][0]))[0] == special[i][1]);
