@@ -100,7 +100,6 @@ static enum ag_status extremes(struct ag_buf *out, const struct geom_results *g,
         if (least < 0 || prompt->delta_prompt[c] < prompt->delta_prompt[least]) least = c;
         if (most < 0 || prompt->delta_prompt[c] > prompt->delta_prompt[most]) most = c;
     }
-    if (least < 0) return ag_buf_printf(out, err, "No cell has needle and distractor tokens to compare.\n");
     enum ag_status status = AG_OK;
     for (int k = 0; k < 2 && status == AG_OK; k++) {
         const int64_t c = k == 0 ? least : most;
@@ -182,12 +181,19 @@ static enum ag_status what_is_missing(struct ag_buf *out, const struct geom_resu
 
 enum ag_status geom_report(struct ag_buf *out, const struct geom_results *results, struct ag_error *err) {
     enum ag_status status = AG_OK;
+    const bool any = results->summary[GEOM_BASIS_PROMPT]->cells > 0;
     AG_TRY(what_was_analysed(out, results, err));
-    AG_TRY(the_sign(out, results, err));
-    AG_TRY(significance(out, results, err));
-    AG_TRY(extremes(out, results, err));
+    if (any) {
+        AG_TRY(the_sign(out, results, err));
+        AG_TRY(significance(out, results, err));
+        AG_TRY(extremes(out, results, err));
+    } else {
+        AG_TRY(ag_buf_printf(out, err,
+                             "Delta-mu: missing everywhere: no prompt has an alignment for both needle and "
+                             "distractor tokens (spans absent, skipped, or r + 1 or fewer keys)\n"));
+    }
     AG_TRY(spectra(out, results, err));
-    AG_TRY(reading(out, results, err));
+    if (any) AG_TRY(reading(out, results, err));
     AG_TRY(what_is_missing(out, results, err));
 fail:
     return status;

@@ -256,6 +256,26 @@ static void test_report(void **state) {
     golden_close(g);
 }
 
+/* Prompts without needles: said, and no nan is printed as a finding about Delta-mu. */
+static void test_report_without_needles(void **state) {
+    (void)state;
+    char path[300];
+    struct ag_error err = AG_ERROR_INIT;
+    struct ag_buf text = {0};
+    snprintf(path, sizeof path, "%s/x.h5", test_folder("geometry-report-none"));
+    struct golden *g = golden_open();
+    uint8_t *role = AG_ZEROS(g->arena, uint8_t, g->offsets[g->P], &err);
+    g->role = g->tokens.role = role;
+    struct ag_reducer *reducer = golden_reduce(g, AG_BACKEND_CPU, path);
+    assert_ok(geom_report(&text, geom_reducer_results(reducer), &err), &err);
+    assert_non_null(strstr(text.data, "missing everywhere"));
+    assert_null(strstr(text.data, " nan"));
+    assert_null(strstr(text.data, "Reading"));
+    ag_buf_free(&text);
+    reducer->class_->free(reducer);
+    golden_close(g);
+}
+
 static int fields_of(const char *line) {
     int n = 1;
     for (; *line && *line != '\n'; line++) n += *line == ',';
@@ -309,6 +329,7 @@ static void test_tables(void **state) {
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_golden),
     cmocka_unit_test(test_report),
+    cmocka_unit_test(test_report_without_needles),
     cmocka_unit_test(test_tables),
 };
 TEST_GROUP(geometry_golden, "geometry against numpy, the report, the tables", tests)
