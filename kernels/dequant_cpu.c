@@ -1,6 +1,6 @@
-/* Dequantisation for the cpu backend: the formulas of dequant_ref.c, a block at a time, in loops that the compiler turns
- * into SIMD. Bit-exact with dequant_ref.c, hence compiled without contraction (Makefile). The blocks of all rows are
- * contiguous, so the work is one flat list of blocks, cut into chunks for the threads. */
+/* Dequantisation for the cpu backend: the formulas of dequant_ref.c, a block at a time, in loops that the compiler
+ * turns into SIMD. Bit-exact with dequant_ref.c, hence compiled without contraction (Makefile). The blocks of all rows
+ * are contiguous, so the work is one flat list of blocks, cut into chunks for the threads. */
 #include <string.h>
 
 #ifdef __F16C__
@@ -159,26 +159,55 @@ static void f64_row(float *restrict y, const uint8_t *restrict p, int64_t n) {
     }
 }
 
-#define EACH_BLOCK(decode, elements, bytes) \
+#define EACH_BLOCK(decode, elements, bytes)                                                                            \
     for (int64_t i = 0; i < n; i++) decode(y + i * (elements), b + i * (bytes))
 
 static void decode_blocks(float *restrict y, const uint8_t *restrict b, enum kern_dtype dtype, int64_t n) {
     switch (dtype) {
-    case KERN_F32: memcpy(y, b, (size_t)n * 4); break;
-    case KERN_F16: f16_row(y, b, n); break;
-    case KERN_BF16: bf16_row(y, b, n); break;
-    case KERN_F64: f64_row(y, b, n); break;
-    case KERN_Q4_0: EACH_BLOCK(q4_0, 32, 18); break;
-    case KERN_Q4_1: EACH_BLOCK(q4_1, 32, 20); break;
-    case KERN_Q5_0: EACH_BLOCK(q5_0, 32, 22); break;
-    case KERN_Q5_1: EACH_BLOCK(q5_1, 32, 24); break;
-    case KERN_Q8_0: EACH_BLOCK(q8_0, 32, 34); break;
-    case KERN_Q2_K: EACH_BLOCK(q2_k, 256, 84); break;
-    case KERN_Q3_K: EACH_BLOCK(q3_k, 256, 110); break;
-    case KERN_Q4_K: EACH_BLOCK(q4_k, 256, 144); break;
-    case KERN_Q5_K: EACH_BLOCK(q5_k, 256, 176); break;
-    case KERN_Q6_K: EACH_BLOCK(q6_k, 256, 210); break;
-    case KERN_DTYPE_COUNT: break;
+    case KERN_F32:
+        memcpy(y, b, (size_t)n * 4);
+        break;
+    case KERN_F16:
+        f16_row(y, b, n);
+        break;
+    case KERN_BF16:
+        bf16_row(y, b, n);
+        break;
+    case KERN_F64:
+        f64_row(y, b, n);
+        break;
+    case KERN_Q4_0:
+        EACH_BLOCK(q4_0, 32, 18);
+        break;
+    case KERN_Q4_1:
+        EACH_BLOCK(q4_1, 32, 20);
+        break;
+    case KERN_Q5_0:
+        EACH_BLOCK(q5_0, 32, 22);
+        break;
+    case KERN_Q5_1:
+        EACH_BLOCK(q5_1, 32, 24);
+        break;
+    case KERN_Q8_0:
+        EACH_BLOCK(q8_0, 32, 34);
+        break;
+    case KERN_Q2_K:
+        EACH_BLOCK(q2_k, 256, 84);
+        break;
+    case KERN_Q3_K:
+        EACH_BLOCK(q3_k, 256, 110);
+        break;
+    case KERN_Q4_K:
+        EACH_BLOCK(q4_k, 256, 144);
+        break;
+    case KERN_Q5_K:
+        EACH_BLOCK(q5_k, 256, 176);
+        break;
+    case KERN_Q6_K:
+        EACH_BLOCK(q6_k, 256, 210);
+        break;
+    case KERN_DTYPE_COUNT:
+        break;
     }
 }
 
@@ -191,7 +220,7 @@ void kern_dequant_cpu(float *y, const void *blocks, enum kern_dtype dtype, int64
         decode_blocks(y, bytes, dtype, n);
         return;
     }
-#pragma omp parallel for schedule(static) default(none) shared(y, bytes, dtype, info, n, per_chunk, chunks) \
+#pragma omp parallel for schedule(dynamic) default(none) shared(y, bytes, dtype, info, n, per_chunk, chunks)           \
     num_threads((int)kern_threads())
     for (int64_t c = 0; c < chunks; c++) {
         int64_t first = c * per_chunk, count = n - first < per_chunk ? n - first : per_chunk;

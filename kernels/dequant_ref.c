@@ -1,5 +1,6 @@
 /* The meaning of every stored type, element by element (spec/checkpoints.md 2.1): plain code, one formula a type.
- * Products are taken left to right in f32, without contraction; that is what makes the bits those of the formats' authors. */
+ * Products are taken left to right in f32, without contraction; that is what makes the bits those of the formats'
+ * authors. */
 #include <string.h>
 
 #include "kernels/ops.h"
@@ -16,7 +17,8 @@ static float from_bits(uint32_t bits) {
     return value;
 }
 
-/* IEEE binary16, subnormals included; a NaN keeps its payload and becomes quiet, as the processor's instruction does. */
+/* IEEE binary16, subnormals included; a NaN keeps its payload and becomes quiet, as the processor's instruction does.
+ */
 static float half_at(const uint8_t *p) {
     uint32_t h = read_u16(p), sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
     if (exponent == 31) return from_bits(sign | 0x7f800000u | mantissa << 13 | (mantissa ? 0x400000u : 0));
@@ -89,21 +91,36 @@ static float q6_k_at(const uint8_t *b, int i) {
 
 static float element_at(const uint8_t *block, enum kern_dtype dtype, int i) {
     switch (dtype) {
-    case KERN_F32: return from_bits(read_u32(block));
-    case KERN_F16: return half_at(block);
-    case KERN_BF16: return from_bits((uint32_t)read_u16(block) << 16);
-    case KERN_F64: return f64_at(block);
-    case KERN_Q4_0: return q4_0_at(block, i);
-    case KERN_Q4_1: return q4_1_at(block, i);
-    case KERN_Q5_0: return q5_0_at(block, i);
-    case KERN_Q5_1: return q5_1_at(block, i);
-    case KERN_Q8_0: return q8_0_at(block, i);
-    case KERN_Q2_K: return q2_k_at(block, i);
-    case KERN_Q3_K: return q3_k_at(block, i);
-    case KERN_Q4_K: return q4_k_at(block, i);
-    case KERN_Q5_K: return q5_k_at(block, i);
-    case KERN_Q6_K: return q6_k_at(block, i);
-    case KERN_DTYPE_COUNT: break;
+    case KERN_F32:
+        return from_bits(read_u32(block));
+    case KERN_F16:
+        return half_at(block);
+    case KERN_BF16:
+        return from_bits((uint32_t)read_u16(block) << 16);
+    case KERN_F64:
+        return f64_at(block);
+    case KERN_Q4_0:
+        return q4_0_at(block, i);
+    case KERN_Q4_1:
+        return q4_1_at(block, i);
+    case KERN_Q5_0:
+        return q5_0_at(block, i);
+    case KERN_Q5_1:
+        return q5_1_at(block, i);
+    case KERN_Q8_0:
+        return q8_0_at(block, i);
+    case KERN_Q2_K:
+        return q2_k_at(block, i);
+    case KERN_Q3_K:
+        return q3_k_at(block, i);
+    case KERN_Q4_K:
+        return q4_k_at(block, i);
+    case KERN_Q5_K:
+        return q5_k_at(block, i);
+    case KERN_Q6_K:
+        return q6_k_at(block, i);
+    case KERN_DTYPE_COUNT:
+        break;
     }
     return 0.0f;
 }

@@ -14,10 +14,19 @@ bool ckpt_utf8_valid(const char *text, size_t n) {
     const unsigned char *s = (const unsigned char *)text;
     for (size_t i = 0; i < n;) {
         unsigned char c = s[i];
-        size_t more = c < 0x80 ? 0 : c >= 0xc2 && c < 0xe0 ? 1 : c >= 0xe0 && c < 0xf0 ? 2 : c >= 0xf0 && c < 0xf5 ? 3 : n;
+        size_t more = c < 0x80                ? 0
+                      : c >= 0xc2 && c < 0xe0 ? 1
+                      : c >= 0xe0 && c < 0xf0 ? 2
+                      : c >= 0xf0 && c < 0xf5 ? 3
+                                              : n;
         if (more >= n - i) return false;
         /* the second byte excludes overlong forms, surrogates and what lies beyond U+10FFFF */
-        unsigned char low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80, high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+        unsigned char low = c == 0xe0   ? 0xa0
+                            : c == 0xf0 ? 0x90
+                                        : 0x80,
+                      high = c == 0xed   ? 0x9f
+                             : c == 0xf4 ? 0x8f
+                                         : 0xbf;
         for (size_t k = 1; k <= more; k++, low = 0x80, high = 0xbf) {
             if (s[i + k] < low || s[i + k] > high) return false;
         }
@@ -54,10 +63,11 @@ static enum ag_status finish_table(struct ckpt *ckpt, const struct ag_buf *list,
         const struct ckpt_tensor *a = &ckpt->tensors[i - 1], *b = &ckpt->tensors[i];
         if (strcmp(a->name, b->name) != 0) continue;
         if (a->file == b->file) {
-            return ag_fail(err, AG_E_FORMAT, "%s: tensor '%s' appears twice; expected once", ckpt->files[a->file].path, a->name);
+            return ag_fail(err, AG_E_FORMAT, "%s: tensor '%s' appears twice; expected once", ckpt->files[a->file].path,
+                           a->name);
         }
-        return ag_fail(err, AG_E_FORMAT, "%s: tensor '%s' is also in %s; expected in one of the files", ckpt->files[a->file].path,
-                       a->name, ckpt->files[b->file].path);
+        return ag_fail(err, AG_E_FORMAT, "%s: tensor '%s' is also in %s; expected in one of the files",
+                       ckpt->files[a->file].path, a->name, ckpt->files[b->file].path);
     }
     return AG_OK;
 }
@@ -69,14 +79,17 @@ static enum ag_status add_file(struct ckpt *ckpt, const char *path, struct ag_er
     return status;
 }
 
-static enum ag_status parse_json(json_t **out, const char *path, uint64_t limit, struct ag_arena *arena, struct ag_error *err) {
+static enum ag_status parse_json(json_t **out, const char *path, uint64_t limit, struct ag_arena *arena,
+                                 struct ag_error *err) {
     enum ag_status status;
     const char *text;
     size_t n;
     json_error_t at;
     AG_TRY(ag_file_text(&text, &n, path, limit, arena, err));
     *out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &at);
-    if (!*out) return ag_fail(err, AG_E_FORMAT, "%s: line %d, column %d: %s; expected JSON", path, at.line, at.column, at.text);
+    if (!*out)
+        return ag_fail(err, AG_E_FORMAT, "%s: line %d, column %d: %s; expected JSON", path, at.line, at.column,
+                       at.text);
     if (!json_is_object(*out)) return ag_fail(err, AG_E_FORMAT, "%s: no JSON object; expected {...}", path);
     return AG_OK;
 fail:
@@ -98,7 +111,8 @@ static enum ag_status open_shards(struct ckpt *ckpt, const char *index_path, jso
     json_t *map = json_object_get(index, "weight_map"), *value;
     const char *tensor;
     if (!json_is_object(map) || json_object_size(map) == 0) {
-        return ag_fail(err, AG_E_FORMAT, "%s: no weight_map; expected an object that maps tensors to files", index_path);
+        return ag_fail(err, AG_E_FORMAT, "%s: no weight_map; expected an object that maps tensors to files",
+                       index_path);
     }
     int64_t n = 0, unique = 0;
     const char **names = AG_NEW(ckpt->arena, const char *, (int64_t)json_object_size(map), err);
@@ -106,8 +120,10 @@ static enum ag_status open_shards(struct ckpt *ckpt, const char *index_path, jso
     json_object_foreach(map, tensor, value) {
         const char *name = json_string_value(value);
         if (!name || !shard_name_valid(name) || !ends_with(name, ".safetensors")) {
-            return ag_fail(err, AG_E_FORMAT, "%s: tensor '%.80s' is mapped to '%.80s'; expected the name of a .safetensors file "
-                           "in the same folder", index_path, tensor, name && ckpt_utf8_valid(name, strlen(name)) ? name : "?");
+            return ag_fail(err, AG_E_FORMAT,
+                           "%s: tensor '%.80s' is mapped to '%.80s'; expected the name of a .safetensors file "
+                           "in the same folder",
+                           index_path, tensor, name && ckpt_utf8_valid(name, strlen(name)) ? name : "?");
         }
         names[n++] = name;
     }
@@ -127,7 +143,8 @@ static enum ag_status open_shards(struct ckpt *ckpt, const char *index_path, jso
     json_object_foreach(map, tensor, value) {
         const struct ckpt_tensor *t = ckpt_find(ckpt, tensor);
         if (!t) {
-            return ag_fail(err, AG_E_FORMAT, "%s: tensor '%.80s' is not in %s; expected there; download the files again", index_path,
+            return ag_fail(err, AG_E_FORMAT,
+                           "%s: tensor '%.80s' is not in %s; expected there; download the files again", index_path,
                            tensor, json_string_value(value));
         }
         const char *found = strrchr(ckpt->files[t->file].path, '/') + 1;
@@ -144,12 +161,12 @@ fail:
 /* One file: which format it is says its beginning, not its name. */
 static enum ag_status open_file(struct ckpt *ckpt, const char *path, struct ag_buf *list, struct ag_error *err) {
     enum ag_status status;
-    char start[9] = {0};
+    char start[10] = {0};
     ckpt->files = AG_NEW(ckpt->arena, struct ag_file, 1, err);
     if (!ckpt->files) return AG_E_MEMORY;
     AG_TRY(add_file(ckpt, path, err));
     uint64_t size = ckpt->files[0].size;
-    AG_TRY(ag_file_read(&ckpt->files[0], start, 0, size < 8 ? size : 8, err));
+    AG_TRY(ag_file_read(&ckpt->files[0], start, 0, size < 9 ? size : 9, err));
     if (!memcmp(start, "GGUF", 4)) {
         ckpt->format = CKPT_GGUF;
         AG_TRY(gguf_read(ckpt, list, err));
@@ -159,6 +176,9 @@ static enum ag_status open_file(struct ckpt *ckpt, const char *path, struct ag_b
                        start[1] == 'H'   ? "an HDF5 file"
                        : start[0] == 'P' ? "a zip archive (a PyTorch file?)"
                                          : "a file of GGUF's predecessor, which must be converted");
+    } else if (!ends_with(path, ".safetensors") && (size < 9 || !start[8] || !strchr("{ \t\r\n", start[8]))) {
+        return ag_fail(err, AG_E_FORMAT,
+                       "%s: neither a GGUF nor a safetensors file; expected one, or a folder with config.json", path);
     } else {
         ckpt->format = CKPT_SAFETENSORS;
         AG_TRY(safetensors_read(ckpt, 0, list, err));
@@ -204,16 +224,20 @@ static enum ag_status open_folder(struct ckpt *ckpt, struct ag_buf *list, struct
     ckpt->folder = ckpt->path;
     if (has.single || has.index) {
         if (!has.config) {
-            return ag_fail(err, AG_E_FORMAT, "%s: safetensors but no config.json, which says what model they are; download it too",
+            return ag_fail(err, AG_E_FORMAT,
+                           "%s: safetensors but no config.json, which says what model they are; download it too",
                            ckpt->path);
         }
         if (has.adapter) {
-            return ag_fail(err, AG_E_UNSUPPORTED, "%s: an adapter (adapter_config.json) lies over these weights; merge it into them "
-                           "first", ckpt->path);
+            return ag_fail(err, AG_E_UNSUPPORTED,
+                           "%s: an adapter (adapter_config.json) lies over these weights; merge it into them "
+                           "first",
+                           ckpt->path);
         }
         if (!(path = ag_path_join(ckpt->arena, ckpt->path, "config.json", err))) return AG_E_MEMORY;
         AG_TRY(parse_json(&ckpt->config, path, CONFIG_LIMIT, ckpt->arena, err));
-        path = ag_path_join(ckpt->arena, ckpt->path, has.single ? "model.safetensors" : "model.safetensors.index.json", err);
+        path = ag_path_join(ckpt->arena, ckpt->path, has.single ? "model.safetensors" : "model.safetensors.index.json",
+                            err);
         if (!path) return AG_E_MEMORY;
         if (has.single) return open_file(ckpt, path, list, err); /* as the reference library, which prefers it */
         AG_TRY(parse_json(&index, path, INDEX_LIMIT, ckpt->arena, err));
@@ -228,8 +252,10 @@ static enum ag_status open_folder(struct ckpt *ckpt, struct ag_buf *list, struct
     if (has.n_gguf > 1) {
         return ag_fail(err, AG_E_UNSUPPORTED, "%s: holds %d .gguf files; name the one to read", ckpt->path, has.n_gguf);
     }
-    return ag_fail(err, AG_E_UNSUPPORTED, "%s: no model here: expected config.json with model.safetensors or its index, or a .gguf "
-                   "file%s", ckpt->path, has.pickle ? " (PyTorch's pickle files are not read: convert them to safetensors)" : "");
+    return ag_fail(err, AG_E_UNSUPPORTED,
+                   "%s: no model here: expected config.json with model.safetensors or its index, or a .gguf "
+                   "file%s",
+                   ckpt->path, has.pickle ? " (PyTorch's pickle files are not read: convert them to safetensors)" : "");
 fail:
     json_decref(index);
     return status;
@@ -238,7 +264,8 @@ fail:
 /* A file of a Hugging Face folder, named itself, is the model of that folder when config.json stands beside it. */
 static enum ag_status find_config(struct ckpt *ckpt, struct ag_error *err) {
     const char *slash = strrchr(ckpt->path, '/');
-    const char *folder = slash ? ag_arena_text(ckpt->arena, ckpt->path, (size_t)(slash - ckpt->path) + (slash == ckpt->path), err) : ".";
+    const char *folder =
+        slash ? ag_arena_text(ckpt->arena, ckpt->path, (size_t)(slash - ckpt->path) + (slash == ckpt->path), err) : ".";
     if (!folder) return AG_E_MEMORY;
     const char *path = ag_path_join(ckpt->arena, folder, "config.json", err);
     if (!path) return AG_E_MEMORY;
@@ -252,6 +279,7 @@ enum ag_status ckpt_open(struct ckpt **out, const char *path, struct ag_error *e
     struct ag_buf list = {0};
     struct ckpt *ckpt = NULL;
     *out = NULL;
+    if (!*path) return ag_fail(err, AG_E_USAGE, "the path of the model is empty; expected a file or a folder");
     struct ag_arena *arena = ag_arena_new("checkpoint");
     if (!arena) return ag_fail(err, AG_E_MEMORY, "out of memory (checkpoint)");
     ckpt = AG_ZEROS(arena, struct ckpt, 1, err);
@@ -308,13 +336,13 @@ int64_t ckpt_row_bytes(const struct ckpt_tensor *tensor) {
     return tensor->shape[0] > 0 ? (int64_t)tensor->bytes / tensor->shape[0] : 0;
 }
 
-enum ag_status ckpt_read_rows(const struct ckpt *ckpt, const struct ckpt_tensor *tensor, void *out, int64_t row, int64_t rows,
-                              struct ag_error *err) {
+enum ag_status ckpt_read_rows(const struct ckpt *ckpt, const struct ckpt_tensor *tensor, void *out, int64_t row,
+                              int64_t rows, struct ag_error *err) {
     const struct ag_file *file = &ckpt->files[tensor->file];
     int64_t all = tensor->rank < 2 ? 1 : tensor->shape[0], bytes = ckpt_row_bytes(tensor);
     if (row < 0 || rows < 0 || rows > all || row > all - rows) {
-        return ag_fail(err, AG_E_INTERNAL, "%s: tensor '%s': rows %lld + %lld asked for, it has %lld", file->path, tensor->name,
-                       (long long)row, (long long)rows, (long long)all);
+        return ag_fail(err, AG_E_INTERNAL, "%s: tensor '%s': rows %lld + %lld asked for, it has %lld", file->path,
+                       tensor->name, (long long)row, (long long)rows, (long long)all);
     }
     return ag_file_read(file, out, tensor->offset + (uint64_t)(row * bytes), (uint64_t)(rows * bytes), err);
 }

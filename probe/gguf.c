@@ -1,4 +1,5 @@
-/* GGUF v2 and v3, little endian (spec/checkpoints.md section 2): header | keys and values | tensor infos | padding | data.
+/* GGUF v2 and v3, little endian (spec/checkpoints.md section 2): header | keys and values | tensor infos | padding |
+ * data.
  *
  * Everything before the data goes through one cursor. It asks, before each step, whether the file has room for it (by
  * subtraction, which cannot overflow), so no count or length from the file reaches an allocation unchecked. */
@@ -17,27 +18,50 @@ static const struct {
     const char *name;
     int elements, bytes, dtype;
 } types[] = {
-    [0] = {"F32", 1, 4, KERN_F32},        [1] = {"F16", 1, 2, KERN_F16},        [2] = {"Q4_0", 32, 18, KERN_Q4_0},
-    [3] = {"Q4_1", 32, 20, KERN_Q4_1},    [6] = {"Q5_0", 32, 22, KERN_Q5_0},    [7] = {"Q5_1", 32, 24, KERN_Q5_1},
-    [8] = {"Q8_0", 32, 34, KERN_Q8_0},    [9] = {"Q8_1", 32, 36, -1},           [10] = {"Q2_K", 256, 84, KERN_Q2_K},
-    [11] = {"Q3_K", 256, 110, KERN_Q3_K}, [12] = {"Q4_K", 256, 144, KERN_Q4_K}, [13] = {"Q5_K", 256, 176, KERN_Q5_K},
-    [14] = {"Q6_K", 256, 210, KERN_Q6_K}, [15] = {"Q8_K", 256, 292, -1},        [16] = {"IQ2_XXS", 256, 66, -1},
-    [17] = {"IQ2_XS", 256, 74, -1},       [18] = {"IQ3_XXS", 256, 98, -1},      [19] = {"IQ1_S", 256, 50, -1},
-    [20] = {"IQ4_NL", 32, 18, -1},        [21] = {"IQ3_S", 256, 110, -1},       [22] = {"IQ2_S", 256, 82, -1},
-    [23] = {"IQ4_XS", 256, 136, -1},      [24] = {"I8", 1, 1, -1},              [25] = {"I16", 1, 2, -1},
-    [26] = {"I32", 1, 4, -1},             [27] = {"I64", 1, 8, -1},             [28] = {"F64", 1, 8, KERN_F64},
-    [29] = {"IQ1_M", 256, 56, -1},        [30] = {"BF16", 1, 2, KERN_BF16},     [34] = {"TQ1_0", 256, 54, -1},
-    [35] = {"TQ2_0", 256, 66, -1},        [39] = {"MXFP4", 32, 17, -1},         [40] = {"NVFP4", 64, 36, -1},
+    [0] = {"F32", 1, 4, KERN_F32},
+    [1] = {"F16", 1, 2, KERN_F16},
+    [2] = {"Q4_0", 32, 18, KERN_Q4_0},
+    [3] = {"Q4_1", 32, 20, KERN_Q4_1},
+    [6] = {"Q5_0", 32, 22, KERN_Q5_0},
+    [7] = {"Q5_1", 32, 24, KERN_Q5_1},
+    [8] = {"Q8_0", 32, 34, KERN_Q8_0},
+    [9] = {"Q8_1", 32, 36, -1},
+    [10] = {"Q2_K", 256, 84, KERN_Q2_K},
+    [11] = {"Q3_K", 256, 110, KERN_Q3_K},
+    [12] = {"Q4_K", 256, 144, KERN_Q4_K},
+    [13] = {"Q5_K", 256, 176, KERN_Q5_K},
+    [14] = {"Q6_K", 256, 210, KERN_Q6_K},
+    [15] = {"Q8_K", 256, 292, -1},
+    [16] = {"IQ2_XXS", 256, 66, -1},
+    [17] = {"IQ2_XS", 256, 74, -1},
+    [18] = {"IQ3_XXS", 256, 98, -1},
+    [19] = {"IQ1_S", 256, 50, -1},
+    [20] = {"IQ4_NL", 32, 18, -1},
+    [21] = {"IQ3_S", 256, 110, -1},
+    [22] = {"IQ2_S", 256, 82, -1},
+    [23] = {"IQ4_XS", 256, 136, -1},
+    [24] = {"I8", 1, 1, -1},
+    [25] = {"I16", 1, 2, -1},
+    [26] = {"I32", 1, 4, -1},
+    [27] = {"I64", 1, 8, -1},
+    [28] = {"F64", 1, 8, KERN_F64},
+    [29] = {"IQ1_M", 256, 56, -1},
+    [30] = {"BF16", 1, 2, KERN_BF16},
+    [34] = {"TQ1_0", 256, 54, -1},
+    [35] = {"TQ2_0", 256, 66, -1},
+    [39] = {"MXFP4", 32, 17, -1},
+    [40] = {"NVFP4", 64, 36, -1},
     [41] = {"Q1_0", 128, 18, -1},
 };
 #define N_TYPES (sizeof types / sizeof types[0])
 
 /* general.file_type */
 static const char *const file_types[] = {
-    [0] = "all F32",       [1] = "mostly F16",     [2] = "mostly Q4_0",   [3] = "mostly Q4_1",    [7] = "mostly Q8_0",
-    [8] = "mostly Q5_0",   [9] = "mostly Q5_1",    [10] = "mostly Q2_K",  [11] = "mostly Q3_K_S", [12] = "mostly Q3_K_M",
-    [13] = "mostly Q3_K_L", [14] = "mostly Q4_K_S", [15] = "mostly Q4_K_M", [16] = "mostly Q5_K_S", [17] = "mostly Q5_K_M",
-    [18] = "mostly Q6_K",  [32] = "mostly BF16",
+    [0] = "all F32",        [1] = "mostly F16",     [2] = "mostly Q4_0",    [3] = "mostly Q4_1",
+    [7] = "mostly Q8_0",    [8] = "mostly Q5_0",    [9] = "mostly Q5_1",    [10] = "mostly Q2_K",
+    [11] = "mostly Q3_K_S", [12] = "mostly Q3_K_M", [13] = "mostly Q3_K_L", [14] = "mostly Q4_K_S",
+    [15] = "mostly Q4_K_M", [16] = "mostly Q5_K_S", [17] = "mostly Q5_K_M", [18] = "mostly Q6_K",
+    [32] = "mostly BF16",
 };
 
 enum value_type { U8, I8, U16, I16, U32, I32, F32, BOOL, TEXT, ARRAY, U64, I64, F64, N_VALUE_TYPES };
@@ -46,10 +70,10 @@ static const struct {
     int kind;
     bool is_signed;
 } values[N_VALUE_TYPES] = {
-    [U8] = {1, CKPT_META_INT, false},  [I8] = {1, CKPT_META_INT, true},    [U16] = {2, CKPT_META_INT, false},
-    [I16] = {2, CKPT_META_INT, true},  [U32] = {4, CKPT_META_INT, false},  [I32] = {4, CKPT_META_INT, true},
-    [F32] = {4, CKPT_META_REAL, true}, [BOOL] = {1, CKPT_META_BOOL, false}, [TEXT] = {8, CKPT_META_TEXT, false},
-    [ARRAY] = {12, CKPT_META_ARRAY, false}, [U64] = {8, CKPT_META_INT, false}, [I64] = {8, CKPT_META_INT, true},
+    [U8] = {1, CKPT_META_INT, false},       [I8] = {1, CKPT_META_INT, true},     [U16] = {2, CKPT_META_INT, false},
+    [I16] = {2, CKPT_META_INT, true},       [U32] = {4, CKPT_META_INT, false},   [I32] = {4, CKPT_META_INT, true},
+    [F32] = {4, CKPT_META_REAL, true},      [BOOL] = {1, CKPT_META_BOOL, false}, [TEXT] = {8, CKPT_META_TEXT, false},
+    [ARRAY] = {12, CKPT_META_ARRAY, false}, [U64] = {8, CKPT_META_INT, false},   [I64] = {8, CKPT_META_INT, true},
     [F64] = {8, CKPT_META_REAL, true},
 };
 
@@ -67,8 +91,9 @@ static uint64_t room(const struct cursor *c) { return c->file->size - c->at; }
 
 static enum ag_status need(const struct cursor *c, uint64_t n) {
     if (n <= room(c)) return AG_OK;
-    return ag_fail(c->err, AG_E_FORMAT, "%s: cut short or damaged: %s at byte %llu needs %llu bytes, the file has %llu left",
-                   c->file->path, c->what, (unsigned long long)c->at, (unsigned long long)n, (unsigned long long)room(c));
+    return ag_fail(c->err, AG_E_FORMAT,
+                   "%s: cut short or damaged: %s at byte %llu needs %llu bytes, the file has %llu left", c->file->path,
+                   c->what, (unsigned long long)c->at, (unsigned long long)n, (unsigned long long)room(c));
 }
 
 static enum ag_status take(struct cursor *c, void *out, uint64_t n) {
@@ -112,7 +137,8 @@ static enum ag_status take_length(struct cursor *c, uint64_t *n) {
     enum ag_status status;
     AG_TRY(take_u64(c, n));
     if (*n > TEXT_LIMIT) {
-        return ag_fail(c->err, AG_E_FORMAT, "%s: %s at byte %llu: a text of %llu bytes; expected at most 2^30; the file is damaged",
+        return ag_fail(c->err, AG_E_FORMAT,
+                       "%s: %s at byte %llu: a text of %llu bytes; expected at most 2^30; the file is damaged",
                        c->file->path, c->what, (unsigned long long)c->at, (unsigned long long)*n);
     }
     return need(c, *n);
@@ -154,8 +180,8 @@ static enum ag_status take_scalar(struct cursor *c, enum value_type type, int64_
         return AG_OK;
     }
     if (type == BOOL && bits > 1) {
-        return ag_fail(c->err, AG_E_FORMAT, "%s: %s: a bool of value %llu; expected 0 or 1; the file is damaged", c->file->path,
-                       c->what, (unsigned long long)bits);
+        return ag_fail(c->err, AG_E_FORMAT, "%s: %s: a bool of value %llu; expected 0 or 1; the file is damaged",
+                       c->file->path, c->what, (unsigned long long)bits);
     }
     if (type == U64 && bits > INT64_MAX) {
         return ag_fail(c->err, AG_E_FORMAT, "%s: %s: %llu; expected less than 2^63", c->file->path, c->what,
@@ -203,8 +229,8 @@ fail:
 
 static enum ag_status check_value_type(const struct cursor *c, uint32_t type, bool element) {
     if (type < N_VALUE_TYPES && !(element && type == ARRAY)) return AG_OK;
-    ag_fail(c->err, AG_E_FORMAT, "%s: %s at byte %llu has %s type %u%s; expected a scalar or text%s", c->file->path, c->what,
-            (unsigned long long)c->at, element ? "element" : "value", (unsigned)type,
+    ag_fail(c->err, AG_E_FORMAT, "%s: %s at byte %llu has %s type %u%s; expected a scalar or text%s", c->file->path,
+            c->what, (unsigned long long)c->at, element ? "element" : "value", (unsigned)type,
             type == ARRAY ? " (an array inside an array)" : "", element ? "" : " or array");
     return AG_E_FORMAT;
 }
@@ -217,8 +243,10 @@ static enum ag_status take_array(struct cursor *c, struct ckpt_meta *m) {
     AG_TRY(check_value_type(c, type, true));
     AG_TRY(take_u64(c, &n));
     if (n > ARRAY_LIMIT || n > room(c) / values[type].bytes) {
-        return ag_fail(c->err, AG_E_FORMAT, "%s: %s: an array of %llu elements; the rest of the file has room for %llu, the format "
-                       "allows 2^30; cut short or damaged", c->file->path, c->what, (unsigned long long)n,
+        return ag_fail(c->err, AG_E_FORMAT,
+                       "%s: %s: an array of %llu elements; the rest of the file has room for %llu, the format "
+                       "allows 2^30; cut short or damaged",
+                       c->file->path, c->what, (unsigned long long)n,
                        (unsigned long long)(room(c) / values[type].bytes));
     }
     m->n = (int64_t)n;
@@ -250,8 +278,10 @@ static enum ag_status take_meta(struct cursor *c, struct ckpt_meta *m) {
         if (m->key[i] <= 32 || m->key[i] > 126) n = 0;
     }
     if (n == 0 || n > 65535) {
-        return ag_fail(c->err, AG_E_FORMAT, "%s: the name of a key that ends at byte %llu: expected 1 to 65535 printable ASCII "
-                       "characters; the file is damaged", c->file->path, (unsigned long long)c->at);
+        return ag_fail(c->err, AG_E_FORMAT,
+                       "%s: the name of a key that ends at byte %llu: expected 1 to 65535 printable ASCII "
+                       "characters; the file is damaged",
+                       c->file->path, (unsigned long long)c->at);
     }
     c->what = m->key;
     AG_TRY(take_u32(c, &type));
@@ -273,14 +303,17 @@ static enum ag_status take_tensor(struct cursor *c, struct ckpt_tensor *t, uint6
     c->what = "the name of a tensor";
     AG_TRY(take_text(c, &t->name, &n));
     if (n == 0 || n >= NAME_LIMIT || !ckpt_name_valid(t->name, n)) {
-        return ag_fail(c->err, AG_E_FORMAT, "%s: the name of a tensor that ends at byte %llu: %zu bytes; expected 1 to %d of "
-                       "printable UTF-8; the file is damaged", path, (unsigned long long)c->at, n, NAME_LIMIT - 1);
+        return ag_fail(c->err, AG_E_FORMAT,
+                       "%s: the name of a tensor that ends at byte %llu: %zu bytes; expected 1 to %d of "
+                       "printable UTF-8; the file is damaged",
+                       path, (unsigned long long)c->at, n, NAME_LIMIT - 1);
     }
     c->what = t->name;
     AG_TRY(take_u32(c, &rank));
     if (rank > 4) {
-        return ag_fail(c->err, AG_E_FORMAT, "%s: tensor '%s' has %u dimensions; expected at most 4; the file is damaged", path,
-                       t->name, (unsigned)rank);
+        return ag_fail(c->err, AG_E_FORMAT,
+                       "%s: tensor '%s' has %u dimensions; expected at most 4; the file is damaged", path, t->name,
+                       (unsigned)rank);
     }
     t->rank = (int)rank;
     t->elements = 1;
@@ -288,34 +321,40 @@ static enum ag_status take_tensor(struct cursor *c, struct ckpt_tensor *t, uint6
         uint64_t dim;
         AG_TRY(take_u64(c, &dim));
         if (dim > INT64_MAX || !ag_mul(t->elements, (int64_t)dim, &t->elements)) {
-            return ag_fail(c->err, AG_E_FORMAT, "%s: tensor '%s': dimension %d is %llu, which makes 2^63 elements or more; the file "
-                           "is damaged", path, t->name, i, (unsigned long long)dim);
+            return ag_fail(c->err, AG_E_FORMAT,
+                           "%s: tensor '%s': dimension %d is %llu, which makes 2^63 elements or more; the file "
+                           "is damaged",
+                           path, t->name, i, (unsigned long long)dim);
         }
         dims[i] = (int64_t)dim;
     }
     for (int i = 0; i < t->rank; i++) t->shape[i] = dims[t->rank - 1 - i]; /* the file lists the fastest first */
     AG_TRY(take_u32(c, &type));
     if (type >= N_TYPES || !types[type].name) {
-        return ag_fail(c->err, AG_E_UNSUPPORTED, "%s: tensor '%s' has type id %u, which is removed or unknown, so its size cannot "
-                       "be checked; convert the file anew", path, t->name, (unsigned)type);
+        return ag_fail(c->err, AG_E_UNSUPPORTED,
+                       "%s: tensor '%s' has type id %u, which is removed or unknown, so its size cannot "
+                       "be checked; convert the file anew",
+                       path, t->name, (unsigned)type);
     }
     t->type = types[type].name;
     t->dtype = types[type].dtype;
     int64_t row = t->rank > 0 ? dims[0] : 1, bytes;
     if (row % types[type].elements != 0) {
-        return ag_fail(c->err, AG_E_FORMAT, "%s: tensor '%s': dimension 0 is %lld; type %s needs a multiple of %d", path, t->name,
-                       (long long)row, t->type, types[type].elements);
+        return ag_fail(c->err, AG_E_FORMAT, "%s: tensor '%s': dimension 0 is %lld; type %s needs a multiple of %d",
+                       path, t->name, (long long)row, t->type, types[type].elements);
     }
     for (int i = 1; i < t->rank; i++) rows *= row ? dims[i] : 0; /* row * rows = elements, which did not overflow */
     if (!ag_mul(row / types[type].elements * rows, types[type].bytes, &bytes)) {
-        return ag_fail(c->err, AG_E_FORMAT, "%s: tensor '%s': %lld elements of type %s take 2^63 bytes or more; the file is damaged",
-                       path, t->name, (long long)t->elements, t->type);
+        return ag_fail(c->err, AG_E_FORMAT,
+                       "%s: tensor '%s': %lld elements of type %s take 2^63 bytes or more; the file is damaged", path,
+                       t->name, (long long)t->elements, t->type);
     }
     t->bytes = (uint64_t)bytes;
     AG_TRY(take_u64(c, &t->offset));
     if (t->offset % alignment != 0) {
-        return ag_fail(c->err, AG_E_FORMAT, "%s: tensor '%s' is at offset %llu; expected a multiple of %llu (general.alignment)",
-                       path, t->name, (unsigned long long)t->offset, (unsigned long long)alignment);
+        return ag_fail(c->err, AG_E_FORMAT,
+                       "%s: tensor '%s' is at offset %llu; expected a multiple of %llu (general.alignment)", path,
+                       t->name, (unsigned long long)t->offset, (unsigned long long)alignment);
     }
     return AG_OK;
 fail:
@@ -340,14 +379,16 @@ static enum ag_status check_layout(struct cursor *c, struct ckpt_tensor *t, int6
     for (int64_t i = 0; i < n; i++) {
         if (t[i].offset > size || t[i].bytes > size - t[i].offset) {
             uint64_t have = t[i].offset > size ? 0 : size - t[i].offset;
-            return ag_fail(c->err, AG_E_FORMAT, "%s: cut short: tensor '%s' needs %llu bytes at offset %llu of the data, of which "
-                           "%llu are missing; download the file again", path, t[i].name, (unsigned long long)t[i].bytes,
-                           (unsigned long long)t[i].offset, (unsigned long long)(t[i].bytes - have));
+            return ag_fail(c->err, AG_E_FORMAT,
+                           "%s: cut short: tensor '%s' needs %llu bytes at offset %llu of the data, of which "
+                           "%llu are missing; download the file again",
+                           path, t[i].name, (unsigned long long)t[i].bytes, (unsigned long long)t[i].offset,
+                           (unsigned long long)(t[i].bytes - have));
         }
         if (t[i].bytes > 0) {
             if (t[i].offset < end) {
-                return ag_fail(c->err, AG_E_FORMAT, "%s: tensors '%s' and '%s' overlap; the file is damaged", path, previous,
-                               t[i].name);
+                return ag_fail(c->err, AG_E_FORMAT, "%s: tensors '%s' and '%s' overlap; the file is damaged", path,
+                               previous, t[i].name);
             }
             end = t[i].offset + t[i].bytes;
             previous = t[i].name;
@@ -384,10 +425,12 @@ static enum ag_status take_header(struct cursor *c, struct ckpt *ckpt, uint64_t 
     uint32_t version;
     c->what = "the header";
     AG_TRY(take(c, magic, 4));
-    if (memcmp(magic, "GGUF", 4) != 0) return ag_fail(c->err, AG_E_FORMAT, "%s: no GGUF file (it does not begin with GGUF)", path);
+    if (memcmp(magic, "GGUF", 4) != 0)
+        return ag_fail(c->err, AG_E_FORMAT, "%s: no GGUF file (it does not begin with GGUF)", path);
     AG_TRY(take_u32(c, &version));
     if (version != 0 && (version & 0xffff) == 0) {
-        return ag_fail(c->err, AG_E_UNSUPPORTED, "%s: a big-endian GGUF file; only little-endian files are read: convert it", path);
+        return ag_fail(c->err, AG_E_UNSUPPORTED,
+                       "%s: a big-endian GGUF file; only little-endian files are read: convert it", path);
     }
     if (version != 2 && version != 3) {
         return ag_fail(c->err, AG_E_UNSUPPORTED, "%s: GGUF version %u; versions 2 and 3 are read: convert it", path,
@@ -396,10 +439,13 @@ static enum ag_status take_header(struct cursor *c, struct ckpt *ckpt, uint64_t 
     ckpt->gguf_version = (int)version;
     AG_TRY(take_u64(c, n_tensors));
     AG_TRY(take_u64(c, n_meta));
-    /* the least a key takes: its length, 1 byte, its type, a byte of value; a tensor: length, 1 byte, rank, type, offset */
+    /* the least a key takes: its length, 1 byte, its type, a byte of value; a tensor: length, 1 byte, rank, type,
+     * offset */
     if (*n_meta > room(c) / 14 || *n_tensors > room(c) / 25) {
-        return ag_fail(c->err, AG_E_FORMAT, "%s: declares %llu keys and %llu tensors, more than its %llu bytes can hold; cut short or "
-                       "damaged", path, (unsigned long long)*n_meta, (unsigned long long)*n_tensors,
+        return ag_fail(c->err, AG_E_FORMAT,
+                       "%s: declares %llu keys and %llu tensors, more than its %llu bytes can hold; cut short or "
+                       "damaged",
+                       path, (unsigned long long)*n_meta, (unsigned long long)*n_tensors,
                        (unsigned long long)c->file->size);
     }
     return AG_OK;
@@ -438,16 +484,20 @@ enum ag_status gguf_read(struct ckpt *ckpt, struct ag_buf *list, struct ag_error
     if (m) {
         alignment = m->kind == CKPT_META_INT && m->i > 0 && m->i <= UINT32_MAX ? (uint64_t)m->i : 0;
         if (alignment == 0 || (alignment & (alignment - 1)) != 0) {
-            return ag_fail(err, AG_E_FORMAT, "%s: general.alignment is %lld; expected a power of two; the file is damaged",
-                           c.file->path, (long long)m->i);
+            return ag_fail(err, AG_E_FORMAT,
+                           "%s: general.alignment is %lld; expected a power of two; the file is damaged", c.file->path,
+                           (long long)m->i);
         }
     }
     if (split_count(ckpt) > 1) {
-        return ag_fail(err, AG_E_UNSUPPORTED, "%s: one part of a GGUF file split in %lld; split files are not read: merge them "
-                       "(llama-gguf-split --merge)", c.file->path, (long long)split_count(ckpt));
+        return ag_fail(err, AG_E_UNSUPPORTED,
+                       "%s: one part of a GGUF file split in %lld; split files are not read: merge them "
+                       "(llama-gguf-split --merge)",
+                       c.file->path, (long long)split_count(ckpt));
     }
     m = int_meta(ckpt, "general.file_type");
-    if (m && m->i >= 0 && m->i < (int64_t)(sizeof file_types / sizeof file_types[0])) ckpt->file_type = file_types[m->i];
+    if (m && m->i >= 0 && m->i < (int64_t)(sizeof file_types / sizeof file_types[0]))
+        ckpt->file_type = file_types[m->i];
 
     for (uint64_t i = 0; i < n_tensors; i++) {
         struct ckpt_tensor t = {0};

@@ -32,12 +32,16 @@ static const char *type_name(hid_t type) {
     static const char *const ints[] = {"i8", "i16", "i32", "i64"}, *const unsigned_ints[] = {"u8", "u16", "u32", "u64"};
     int log = size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3;
     switch (H5Tget_class(type)) {
-    case H5T_INTEGER: return H5Tget_sign(type) == H5T_SGN_NONE ? unsigned_ints[log] : ints[log];
+    case H5T_INTEGER:
+        return H5Tget_sign(type) == H5T_SGN_NONE ? unsigned_ints[log] : ints[log];
     case H5T_FLOAT:
-        if (size == 2 && H5Tget_fields(type, &position, &e_position, &e_size, &m_position, &m_size) >= 0 && e_size == 8) return "bf16";
+        if (size == 2 && H5Tget_fields(type, &position, &e_position, &e_size, &m_position, &m_size) >= 0 && e_size == 8)
+            return "bf16";
         return size == 2 ? "f16" : size == 4 ? "f32" : "f64";
-    case H5T_STRING: return "text";
-    default: return "other";
+    case H5T_STRING:
+        return "text";
+    default:
+        return "other";
     }
 }
 
@@ -53,7 +57,10 @@ static json_t *texts_json(hid_t attribute, hid_t type, hssize_t n) {
         for (hssize_t i = 0; i < n; i++) {
             char *text = variable ? ((char **)(void *)data)[i] : strndup(data + (size_t)i * size, size);
             json_array_append_new(list, info_json_text(text ? text : ""));
-            if (variable) H5free_memory(text); else free(text);
+            if (variable)
+                H5free_memory(text);
+            else
+                free(text);
         }
     }
     H5Tclose(memory);
@@ -62,7 +69,9 @@ static json_t *texts_json(hid_t attribute, hid_t type, hssize_t n) {
 }
 
 /* A number as JSON has it: NaN and infinities, which JSON lacks, as text. */
-static json_t *real_json(double x) { return isfinite(x) ? json_real(x) : json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf"); }
+static json_t *real_json(double x) {
+    return isfinite(x) ? json_real(x) : json_string(isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
+}
 
 static json_t *attribute_json(hid_t attribute) {
     hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
@@ -78,8 +87,10 @@ static json_t *attribute_json(hid_t attribute) {
         int64_t *ints = calloc((size_t)n + 1, 8);
         double *reals = calloc((size_t)n + 1, 8);
         bool is_int = kind == H5T_INTEGER, ok = ints && reals;
-        ok = ok && H5Aread(attribute, is_int ? H5T_NATIVE_INT64 : H5T_NATIVE_DOUBLE, is_int ? (void *)ints : (void *)reals) >= 0;
-        for (hssize_t i = 0; ok && i < n; i++) json_array_append_new(list, is_int ? json_integer(ints[i]) : real_json(reals[i]));
+        ok = ok && H5Aread(attribute, is_int ? H5T_NATIVE_INT64 : H5T_NATIVE_DOUBLE,
+                           is_int ? (void *)ints : (void *)reals) >= 0;
+        for (hssize_t i = 0; ok && i < n; i++)
+            json_array_append_new(list, is_int ? json_integer(ints[i]) : real_json(reals[i]));
         free(ints);
         free(reals);
     }
@@ -158,19 +169,21 @@ static enum ag_status walk(struct listing *l, hid_t group, const char *path, int
 
 /* ---- writing ---- */
 
-static enum ag_status to_json(struct ag_buf *out, const char *path, json_t *attributes, const struct listing *l, struct ag_error *err) {
+static enum ag_status to_json(struct ag_buf *out, const char *path, json_t *attributes, const struct listing *l,
+                              struct ag_error *err) {
     json_t *list = json_array();
     for (int64_t i = 0; i < l->n; i++) {
         const struct object *o = &l->objects[i];
         json_t *shape = json_array();
         for (int d = 0; d < o->rank; d++) json_array_append_new(shape, json_integer((json_int_t)o->dims[d]));
-        json_array_append_new(list, json_pack("{s:o, s:s, s:o, s:I}", "path", info_json_text(o->path), "type", o->type, "shape", shape,
-                                              "bytes", (json_int_t)o->bytes));
+        json_array_append_new(list, json_pack("{s:o, s:s, s:o, s:I}", "path", info_json_text(o->path), "type", o->type,
+                                              "shape", shape, "bytes", (json_int_t)o->bytes));
     }
-    json_t *root = json_pack("{s:o, s:s, s:O, s:o, s:b}", "path", info_json_text(path), "kind", "attgeo HDF5", "attributes", attributes,
-                             "datasets", list, "listed_in_part", l->cut);
+    json_t *root = json_pack("{s:o, s:s, s:O, s:o, s:b}", "path", info_json_text(path), "kind", "attgeo HDF5",
+                             "attributes", attributes, "datasets", list, "listed_in_part", l->cut);
     char *text = json_dumps(root, JSON_INDENT(1));
-    enum ag_status status = text ? ag_buf_printf(out, err, "%s\n", text) : ag_fail(err, AG_E_MEMORY, "out of memory (JSON)");
+    enum ag_status status =
+        text ? ag_buf_printf(out, err, "%s\n", text) : ag_fail(err, AG_E_MEMORY, "out of memory (JSON)");
     free(text);
     json_decref(root);
     return status;
@@ -183,7 +196,8 @@ static void clean(char *text) {
 }
 
 /* One attribute on a line; what is long is cut unless all is asked for. */
-static enum ag_status attribute_line(struct ag_buf *out, const char *name, json_t *value, bool all, struct ag_error *err) {
+static enum ag_status attribute_line(struct ag_buf *out, const char *name, json_t *value, bool all,
+                                     struct ag_error *err) {
     struct ag_buf text = {0};
     size_t n = json_is_array(value) ? json_array_size(value) : 1;
     for (size_t i = 0; i < n; i++) {
@@ -202,7 +216,8 @@ static enum ag_status attribute_line(struct ag_buf *out, const char *name, json_
     if (all || length <= limit) limit = length;
     while (limit < length && limit > 0 && (shown[limit] & 0xc0) == 0x80) limit--; /* whole characters */
     if (text.data) clean(text.data);
-    enum ag_status status = ag_buf_printf(out, err, "%-22s %.*s%s\n", name, (int)limit, shown, limit < length ? " ... (-v: all)" : "");
+    enum ag_status status =
+        ag_buf_printf(out, err, "%-22s %.*s%s\n", name, (int)limit, shown, limit < length ? " ... (-v: all)" : "");
     ag_buf_free(&text);
     return status;
 }
@@ -222,7 +237,8 @@ static void to_pattern(char *path) {
     *to = 0;
 }
 
-static enum ag_status to_text(struct ag_buf *out, const char *path, json_t *attributes, struct listing *l, bool all, struct ag_error *err) {
+static enum ag_status to_text(struct ag_buf *out, const char *path, json_t *attributes, struct listing *l, bool all,
+                              struct ag_error *err) {
     enum ag_status status;
     const char *key;
     json_t *value;
@@ -253,16 +269,18 @@ static enum ag_status to_text(struct ag_buf *out, const char *path, json_t *attr
             l->objects[groups++] = o;
         }
     }
-    AG_TRY(ag_buf_printf(out, err, "%-22s %" PRId64 "%s%s\n", "datasets", l->n, all ? "" : " (N: a number; -v lists each)",
+    AG_TRY(ag_buf_printf(out, err, "%-22s %" PRId64 "%s%s\n", "datasets", l->n,
+                         all ? "" : " (N: a number; -v lists each)",
                          l->cut ? "; there are more, which are not shown" : ""));
     for (int64_t i = 0; i < groups; i++) {
         const struct object *o = &l->objects[i];
         char shape[200] = "(";
         size_t n = 1;
-        for (int d = 0; d < o->rank && n < 150; d++) n += (size_t)snprintf(shape + n, sizeof shape - n, d ? ", %" PRIu64 : "%" PRIu64, (uint64_t)o->dims[d]);
+        for (int d = 0; d < o->rank && n < 150; d++)
+            n += (size_t)snprintf(shape + n, sizeof shape - n, d ? ", %" PRIu64 : "%" PRIu64, (uint64_t)o->dims[d]);
         clean(o->path);
-        AG_TRY(ag_buf_printf(out, err, "%5" PRId64 " x %-44s %-5s %s)%*s %s\n", o->count, o->path, o->type, shape, n < 22 ? (int)(22 - n) : 0, "",
-                             info_size(size, (double)o->bytes)));
+        AG_TRY(ag_buf_printf(out, err, "%5" PRId64 " x %-44s %-5s %s)%*s %s\n", o->count, o->path, o->type, shape,
+                             n < 22 ? (int)(22 - n) : 0, "", info_size(size, (double)o->bytes)));
     }
     return AG_OK;
 fail:
@@ -278,7 +296,9 @@ enum ag_status info_h5(struct ag_buf *out, const char *path, bool json, bool all
     if (!arena) return ag_fail(err, AG_E_MEMORY, "out of memory (info)");
     AG_TRY(ag_h5_open(&file, path, err));
     if (!ag_h5_has_attribute(file, "/", "schema")) {
-        status = ag_fail(err, AG_E_UNSUPPORTED, "%s: an HDF5 file without the root attribute schema: none of attgeo's; h5dump shows any", path);
+        status =
+            ag_fail(err, AG_E_UNSUPPORTED,
+                    "%s: an HDF5 file without the root attribute schema: none of attgeo's; h5dump shows any", path);
         goto fail;
     }
     status = AG_E_MEMORY;

@@ -14,14 +14,20 @@ const char *info_size(char text[32], double bytes) {
         bytes /= 1000;
         u++;
     }
-    snprintf(text, 32, u == 0 ? "%.0f %s" : bytes < 9.995 ? "%.2f %s" : bytes < 99.95 ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+    snprintf(text, 32,
+             u == 0          ? "%.0f %s"
+             : bytes < 9.995 ? "%.2f %s"
+             : bytes < 99.95 ? "%.1f %s"
+                             : "%.0f %s",
+             bytes, units[u]);
     return text;
 }
 
 int64_t info_parameters(const struct ckpt *ckpt) {
     int64_t n = 0;
     for (int64_t i = 0; i < ckpt->n_tensors; i++) {
-        if (!ag_add(n, ckpt->tensors[i].elements, &n)) return -1; /* 2^63 numbers of no bytes: cannot be, the files are finite */
+        if (!ag_add(n, ckpt->tensors[i].elements, &n))
+            return -1; /* 2^63 numbers of no bytes: cannot be, the files are finite */
     }
     return n;
 }
@@ -108,7 +114,8 @@ static void line(struct ag_buf *out, const char *label, const char *format, ...)
 
 static void shape_text(char text[128], const struct ckpt_tensor *t) {
     size_t n = (size_t)snprintf(text, 128, "[");
-    for (int i = 0; i < t->rank && n < 100; i++) n += (size_t)snprintf(text + n, 128 - n, i ? ", %" PRId64 : "%" PRId64, t->shape[i]);
+    for (int i = 0; i < t->rank && n < 100; i++)
+        n += (size_t)snprintf(text + n, 128 - n, i ? ", %" PRId64 : "%" PRId64, t->shape[i]);
     snprintf(text + n, 128 - n, "]");
 }
 
@@ -126,8 +133,8 @@ static void head_map(struct ag_buf *out, const struct ag_layer_shape *s) {
             n += (size_t)snprintf(text + n, sizeof text - n, ", ...");
             h = s->Hk - 1;
         }
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s%" PRId64 "-%" PRId64 " -> %s%" PRId64, h ? ", " : "", h * group,
-                              h * group + group - 1, h ? "" : "key head ", h);
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%" PRId64 "-%" PRId64 " -> %s%" PRId64, h ? ", " : "",
+                              h * group, h * group + group - 1, h ? "" : "key head ", h);
     }
     line(out, "head map", "query heads %s (a -> a / %" PRId64 ")", text, group);
 }
@@ -146,8 +153,9 @@ static void windows(struct ag_buf *out, const struct model *m) {
         i = end;
     }
     if (sliding > 0) {
-        line(out, "window", "%" PRId64 " tokens in %" PRId64 " of %" PRId64 " layers (%.200s); the others see all before them", window, sliding,
-             m->L, text.data);
+        line(out, "window",
+             "%" PRId64 " tokens in %" PRId64 " of %" PRId64 " layers (%.200s); the others see all before them", window,
+             sliding, m->L, text.data);
     } else {
         line(out, "window", "none: every token sees all before it");
     }
@@ -158,13 +166,14 @@ static void rope(struct ag_buf *out, const struct model_rope *r) {
     char more[200] = "";
     if (r->type == ROPE_LINEAR) snprintf(more, sizeof more, ", positions divided by %g", r->factor);
     if (r->type == ROPE_LLAMA3 && r->original_max_position > 0) {
-        snprintf(more, sizeof more, ", factor %g, frequency factors %g and %g, trained at %g", r->factor, r->low_freq_factor,
-                 r->high_freq_factor, r->original_max_position);
+        snprintf(more, sizeof more, ", factor %g, frequency factors %g and %g, trained at %g", r->factor,
+                 r->low_freq_factor, r->high_freq_factor, r->original_max_position);
     } else if (r->type == ROPE_LLAMA3) {
         snprintf(more, sizeof more, ", divisors up to %g from rope_freqs.weight", r->factor);
     }
     static const char *const names[] = {"default", "linear", "llama3"};
-    line(out, "RoPE", "%s, theta %g, all %" PRId64 " coordinates of a head, half-split pairs%s", names[r->type], r->theta, r->n_rot, more);
+    line(out, "RoPE", "%s, theta %g, all %" PRId64 " coordinates of a head, half-split pairs%s", names[r->type],
+         r->theta, r->n_rot, more);
 }
 
 static void model_lines(struct ag_buf *out, const struct info *info) {
@@ -172,11 +181,16 @@ static void model_lines(struct ag_buf *out, const struct info *info) {
     const struct model_layer *l = &m->layers[0];
     const struct ag_layer_shape *s = &l->shape;
     line(out, "model", "%s", m->name);
-    line(out, "architecture", "%s, %.1f million parameters", m->architecture, (double)info_parameters(info->ckpt) / 1e6);
-    line(out, "dimensions", "%" PRId64 " layers, hidden %" PRId64 ", MLP %" PRId64 ", vocabulary %" PRId64, m->L, m->C, m->F, m->V);
+    line(out, "architecture", "%s, %.1f million parameters", m->architecture,
+         (double)info_parameters(info->ckpt) / 1e6);
+    line(out, "dimensions", "%" PRId64 " layers, hidden %" PRId64 ", MLP %" PRId64 ", vocabulary %" PRId64, m->L, m->C,
+         m->F, m->V);
     if (m->max_position > 0) line(out, "positions", "trained for up to %" PRId64, m->max_position);
-    line(out, "attention", "%" PRId64 " query heads, %" PRId64 " key heads, %" PRId64 " wide, scale %.6g; %s; %s", s->Hq, s->Hk, s->D, s->scale,
-         l->q_bias.tensor ? l->o_bias.tensor ? "biases on q, k, v, o" : "biases on q, k, v" : l->o_bias.tensor ? "bias on o" : "no biases",
+    line(out, "attention", "%" PRId64 " query heads, %" PRId64 " key heads, %" PRId64 " wide, scale %.6g; %s; %s",
+         s->Hq, s->Hk, s->D, s->scale,
+         l->q_bias.tensor   ? l->o_bias.tensor ? "biases on q, k, v, o" : "biases on q, k, v"
+         : l->o_bias.tensor ? "bias on o"
+                            : "no biases",
          l->q_norm.tensor ? "QK-norm per head before RoPE" : "no QK-norm");
     head_map(out, s);
     rope(out, &m->rope);
@@ -194,8 +208,9 @@ static void tokenizer_lines(struct ag_buf *out, const struct info *info) {
     char bos[64] = "adds no BOS", eos[32] = "";
     if (t->adds_bos) snprintf(bos, sizeof bos, "adds BOS %d", (int)t->bos);
     if (t->adds_eos) snprintf(eos, sizeof eos, ", EOS %d", (int)t->eos);
-    line(out, "tokenizer", "%s, pattern %s, from %s: %" PRId64 " tokens (%" PRId64 " added), %" PRId64 " merges; %s%s%s", t->kind, t->pattern,
-         t->source, t->vocabulary, t->added, t->merges, bos, eos, t->nfc ? "; NFC" : "");
+    line(out, "tokenizer",
+         "%s, pattern %s, from %s: %" PRId64 " tokens (%" PRId64 " added), %" PRId64 " merges; %s%s%s", t->kind,
+         t->pattern, t->source, t->vocabulary, t->added, t->merges, bos, eos, t->nfc ? "; NFC" : "");
     line(out, "", "SHA-256 %s", t->sha256);
 }
 
@@ -206,11 +221,13 @@ static void plan_lines(struct ag_buf *out, const struct info *info) {
         line(out, "memory plan", "%s", info->plan_error.text);
         return;
     }
-    line(out, "memory plan", "%" PRId64 " tokens on %s in f32: peak %s = weights %s (a layer at a time) + hidden states %s + scratch %s",
+    line(out, "memory plan",
+         "%" PRId64 " tokens on %s in f32: peak %s = weights %s (a layer at a time) + hidden states %s + scratch %s",
          info->tokens, info->backend, info_size(a, (double)p->peak_bytes), info_size(b, (double)p->weights_bytes),
          info_size(c, (double)p->hidden_bytes), info_size(d, (double)p->scratch_bytes));
-    line(out, "", "%.4g GFLOP; a dump of all keys and queries takes %s a token and tap, %s in all", (double)p->flops / 1e9,
-         info_size(e, (double)info_dump_bytes(info->model)), info_size(f, (double)info_dump_bytes(info->model) * (double)info->tokens));
+    line(out, "", "%.4g GFLOP; a dump of all keys and queries takes %s a token and tap, %s in all",
+         (double)p->flops / 1e9, info_size(e, (double)info_dump_bytes(info->model)),
+         info_size(f, (double)info_dump_bytes(info->model) * (double)info->tokens));
     if (info->model->max_position > 0 && info->tokens > info->model->max_position) {
         line(out, "", "that is longer than the %" PRId64 " positions it was trained for", info->model->max_position);
     }
@@ -232,7 +249,8 @@ static void count_types(char text[400], const struct ckpt *ckpt) {
     }
     *text = 0;
     for (int k = 0; k < count && used < 360; k++) {
-        used += (size_t)snprintf(text + used, 400 - used, "%s%" PRId64 " %s", k ? ", " : ": ", kinds[k].n, kinds[k].type);
+        used +=
+            (size_t)snprintf(text + used, 400 - used, "%s%" PRId64 " %s", k ? ", " : ": ", kinds[k].n, kinds[k].type);
     }
 }
 
@@ -253,13 +271,15 @@ static enum ag_status tensor_lines(struct ag_buf *out, const struct info *info, 
         for (int64_t i = 0; i < info->ckpt->n_tensors; i++) {
             const struct ckpt_tensor *t = &info->ckpt->tensors[i];
             shape_text(shape, t);
-            AG_TRY(ag_buf_printf(out, err, "  %-*s  %-7s %-18s %s\n", width + 4, t->name, t->type, shape, info_size(size, (double)t->bytes)));
+            AG_TRY(ag_buf_printf(out, err, "  %-*s  %-7s %-18s %s\n", width + 4, t->name, t->type, shape,
+                                 info_size(size, (double)t->bytes)));
         }
     } else {
         for (int64_t i = 0; i < n; i++) {
             shape_text(shape, groups[i].first);
-            AG_TRY(ag_buf_printf(out, err, "%5" PRId64 " x %-*s  %-7s %-18s %s\n", groups[i].count, width, groups[i].pattern,
-                                 groups[i].first->type, shape, info_size(size, (double)groups[i].bytes)));
+            AG_TRY(ag_buf_printf(out, err, "%5" PRId64 " x %-*s  %-7s %-18s %s\n", groups[i].count, width,
+                                 groups[i].pattern, groups[i].first->type, shape,
+                                 info_size(size, (double)groups[i].bytes)));
         }
     }
     return AG_OK;
@@ -287,7 +307,8 @@ enum ag_status info_text(struct ag_buf *out, const struct info *info, bool all, 
     }
     tokenizer_lines(out, info);
     if (info->model && info->model->chat_template_source) {
-        line(out, "chat template", "there is one (%s); it is not evaluated: see attgeo prompts --template", info->model->chat_template_source);
+        line(out, "chat template", "there is one (%s); it is not evaluated: see attgeo prompts --template",
+             info->model->chat_template_source);
     }
     if (info->model) plan_lines(out, info);
     for (int i = 0; info->model && i < info->model->n_warnings; i++) line(out, "note", "%s", info->model->warnings[i]);

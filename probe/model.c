@@ -60,8 +60,8 @@ static void show_shape(char text[160], const int64_t *shape, int rank) {
 }
 
 /* The tensor of that name, of shape (rows, columns), or (columns) when rows is 0; NULL with AG_OK when optional. */
-static enum ag_status find(struct finder *f, struct model_weight *weight, const char *name, int64_t rows, int64_t columns,
-                           bool optional) {
+static enum ag_status find(struct finder *f, struct model_weight *weight, const char *name, int64_t rows,
+                           int64_t columns, bool optional) {
     const struct ckpt *ckpt = f->model->ckpt;
     const struct ckpt_tensor *t = ckpt_find(ckpt, name);
     int64_t wanted[2] = {rows, columns}, *shape = rows ? wanted : wanted + 1;
@@ -69,19 +69,21 @@ static enum ag_status find(struct finder *f, struct model_weight *weight, const 
     *weight = (struct model_weight){0};
     if (!t) {
         if (optional) return AG_OK;
-        return ag_fail(f->err, AG_E_FORMAT, "%s: tensor '%s' is missing; %s needs it; is the download complete?", ckpt->path, name,
-                       f->config.where);
+        return ag_fail(f->err, AG_E_FORMAT, "%s: tensor '%s' is missing; %s needs it; is the download complete?",
+                       ckpt->path, name, f->config.where);
     }
     if (t->dtype < 0) {
-        return ag_fail(f->err, AG_E_UNSUPPORTED, "%s: tensor '%s' is stored as %s, which this build does not read; convert the model to "
-                       "one that it does (F32, F16, BF16, F64, Q4_0 to Q8_0, Q2_K to Q6_K)", file_of(ckpt, t), name, t->type);
+        return ag_fail(f->err, AG_E_UNSUPPORTED,
+                       "%s: tensor '%s' is stored as %s, which this build does not read; convert the model to "
+                       "one that it does (F32, F16, BF16, F64, Q4_0 to Q8_0, Q2_K to Q6_K)",
+                       file_of(ckpt, t), name, t->type);
     }
     if (t->rank != rank || memcmp(t->shape, shape, (size_t)rank * sizeof *shape) != 0) {
         char found[160], expected[160];
         show_shape(found, t->shape, t->rank);
         show_shape(expected, shape, rank);
-        return ag_fail(f->err, AG_E_FORMAT, "%s: tensor '%s' has shape %s; expected %s from %s", file_of(ckpt, t), name, found, expected,
-                       f->config.where);
+        return ag_fail(f->err, AG_E_FORMAT, "%s: tensor '%s' has shape %s; expected %s from %s", file_of(ckpt, t), name,
+                       found, expected, f->config.where);
     }
     f->used[t - ckpt->tensors] = true;
     weight->tensor = t;
@@ -98,11 +100,16 @@ static void layer_name(const struct finder *f, char name[256], int64_t layer, co
 
 static enum presence *group_of(struct finder *f, enum group group) {
     switch (group) {
-    case QKV_BIAS: return &f->config.qkv_bias;
-    case O_BIAS: return &f->config.o_bias;
-    case MLP_BIAS: return &f->config.mlp_bias;
-    case QK_NORM: return &f->config.qk_norm;
-    case ALWAYS: break;
+    case QKV_BIAS:
+        return &f->config.qkv_bias;
+    case O_BIAS:
+        return &f->config.o_bias;
+    case MLP_BIAS:
+        return &f->config.mlp_bias;
+    case QK_NORM:
+        return &f->config.qk_norm;
+    case ALWAYS:
+        break;
     }
     return NULL;
 }
@@ -123,8 +130,10 @@ static enum ag_status find_layer(struct finder *f, int64_t layer) {
         if (!permuted || role->order == KEEP) continue;
         weight->rotate_heads = role->order == QUERY_ROWS ? f->config.Hq : f->config.Hk;
         if (role->rows == NONE && kern_dtypes[weight->tensor->dtype].block_elements > 1) {
-            return ag_fail(f->err, AG_E_UNSUPPORTED, "%s: tensor '%s' is stored as %s; a bias whose order must be undone is expected as "
-                           "floats", model->ckpt->path, name, weight->tensor->type);
+            return ag_fail(f->err, AG_E_UNSUPPORTED,
+                           "%s: tensor '%s' is stored as %s; a bias whose order must be undone is expected as "
+                           "floats",
+                           model->ckpt->path, name, weight->tensor->type);
         }
     }
     return AG_OK;
@@ -154,8 +163,8 @@ static void find_prefix(struct finder *f) {
 }
 
 /* Are two tensors the same bytes? */
-static enum ag_status same_bytes(bool *same, const struct ckpt *ckpt, const struct ckpt_tensor *a, const struct ckpt_tensor *b,
-                                 struct ag_arena *arena, struct ag_error *err) {
+static enum ag_status same_bytes(bool *same, const struct ckpt *ckpt, const struct ckpt_tensor *a,
+                                 const struct ckpt_tensor *b, struct ag_arena *arena, struct ag_error *err) {
     enum ag_status status = AG_OK;
     const uint64_t piece = 1 << 20;
     *same = a->dtype == b->dtype && a->bytes == b->bytes;
@@ -192,16 +201,19 @@ static enum ag_status find_ends(struct finder *f) {
     if (!model->head.tensor) {
         model->head = model->embedding;
         if (f->config.tied == ABSENT) {
-            model_warn(model, "%s: no tensor %s, though %s does not tie it to the embedding; the embedding is used", model->ckpt->path,
-                       head, f->config.where);
+            model_warn(model, "%s: no tensor %s, though %s does not tie it to the embedding; the embedding is used",
+                       model->ckpt->path, head, f->config.where);
         }
     } else if (tied && model->head.tensor != model->embedding.tensor) {
         AG_TRY(same_bytes(&same, model->ckpt, model->head.tensor, model->embedding.tensor, model->arena, f->err));
         if (same) {
             model->head = model->embedding;
         } else {
-            model_warn(model, "%s: %s ties the head to the embedding, but the file has both and they differ; the head's own weights are "
-                       "used, as the reference library does", model->ckpt->path, f->config.where);
+            model_warn(model,
+                       "%s: %s ties the head to the embedding, but the file has both and they differ; the head's own "
+                       "weights are "
+                       "used, as the reference library does",
+                       model->ckpt->path, f->config.where);
         }
     }
     model->tied = model->head.tensor == model->embedding.tensor;
@@ -220,13 +232,17 @@ static enum ag_status check_unused(const struct finder *f) {
         if (f->used[i]) continue;
         if (ckpt->format == CKPT_SAFETENSORS) {
             if (n >= sizeof buffer - 1 && !strcmp(t->name + n - (sizeof buffer - 1), buffer)) continue;
-            if (f->config.text_part && strncmp(t->name, f->prefix, strlen(f->prefix)) != 0 && !strstr(t->name, "lm_head")) continue;
+            if (f->config.text_part && strncmp(t->name, f->prefix, strlen(f->prefix)) != 0 &&
+                !strstr(t->name, "lm_head"))
+                continue;
             /* "model." is a prefix of other parts too ("model.visual."): what is ours begins like our own tensors */
-            if (f->config.text_part && !strcmp(f->prefix, "model.") && strncmp(t->name, "model.layers.", 13) != 0) continue;
+            if (f->config.text_part && !strcmp(f->prefix, "model.") && strncmp(t->name, "model.layers.", 13) != 0)
+                continue;
         }
-        return ag_fail(f->err, AG_E_UNSUPPORTED, "%s: tensor '%s' has no place in a %s of %lld layers as %s describes it, so this forward "
-                       "pass would not honour it", file_of(ckpt, t), t->name, f->model->architecture, (long long)f->model->L,
-                       f->config.where);
+        return ag_fail(f->err, AG_E_UNSUPPORTED,
+                       "%s: tensor '%s' has no place in a %s of %lld layers as %s describes it, so this forward "
+                       "pass would not honour it",
+                       file_of(ckpt, t), t->name, f->model->architecture, (long long)f->model->L, f->config.where);
     }
     return AG_OK;
 }
@@ -242,8 +258,10 @@ static enum ag_status find_rope(struct finder *f) {
         AG_TRY(find(f, &weight, "rope_freqs.weight", 0, n, true));
         if (weight.tensor) {
             if (weight.tensor->dtype != KERN_F32 || model->rope.type != ROPE_DEFAULT) {
-                return ag_fail(f->err, AG_E_UNSUPPORTED, "%s: rope_freqs.weight is %s beside RoPE of factor %g; expected F32 and no other "
-                               "scaling", model->ckpt->path, weight.tensor->type, model->rope.factor);
+                return ag_fail(f->err, AG_E_UNSUPPORTED,
+                               "%s: rope_freqs.weight is %s beside RoPE of factor %g; expected F32 and no other "
+                               "scaling",
+                               model->ckpt->path, weight.tensor->type, model->rope.factor);
             }
             divisors = AG_NEW(model->arena, float, n, f->err);
             if (!divisors) return AG_E_MEMORY;
@@ -251,7 +269,8 @@ static enum ag_status find_rope(struct finder *f) {
             model->rope.type = ROPE_LLAMA3;
             for (int64_t i = 0; i < n; i++) {
                 if (!(divisors[i] > 0 && divisors[i] < 1e9f)) {
-                    return ag_fail(f->err, AG_E_FORMAT, "%s: rope_freqs.weight[%lld] is %g; expected a positive divisor", model->ckpt->path,
+                    return ag_fail(f->err, AG_E_FORMAT,
+                                   "%s: rope_freqs.weight[%lld] is %g; expected a positive divisor", model->ckpt->path,
                                    (long long)i, (double)divisors[i]);
                 }
             }
@@ -266,13 +285,15 @@ fail:
 static enum ag_status check_dimensions(const struct finder *f) {
     const struct model_config *c = &f->config;
     if (c->Hq % c->Hk != 0 || c->D < 2 || c->D % 2 != 0) {
-        return ag_fail(f->err, AG_E_FORMAT, "%s: %lld query heads, %lld key heads, %lld wide; expected a multiple of the key heads, and an "
-                       "even width", c->where, (long long)c->Hq, (long long)c->Hk, (long long)c->D);
+        return ag_fail(f->err, AG_E_FORMAT,
+                       "%s: %lld query heads, %lld key heads, %lld wide; expected a multiple of the key heads, and an "
+                       "even width",
+                       c->where, (long long)c->Hq, (long long)c->Hk, (long long)c->D);
     }
     /* every layer has at least 9 tensors, so a number of layers beyond that is damage, and no reason to allocate */
     if (f->model->L > f->model->ckpt->n_tensors / 9) {
-        return ag_fail(f->err, AG_E_FORMAT, "%s: %lld layers, but only %lld tensors in %s; is the download complete?", c->where,
-                       (long long)f->model->L, (long long)f->model->ckpt->n_tensors, f->model->ckpt->path);
+        return ag_fail(f->err, AG_E_FORMAT, "%s: %lld layers, but only %lld tensors in %s; is the download complete?",
+                       c->where, (long long)f->model->L, (long long)f->model->ckpt->n_tensors, f->model->ckpt->path);
     }
     return AG_OK;
 }
@@ -292,8 +313,12 @@ static enum ag_status find_all(struct finder *f) {
     AG_TRY(find_ends(f));
     for (int64_t i = 0; i < model->L; i++) {
         bool slides = c->window > 0 && (!c->sliding || c->sliding[i]);
-        model->shapes[i] = (struct ag_layer_shape){
-            .kind = AG_LAYER_SOFTMAX, .Hq = c->Hq, .Hk = c->Hk, .D = c->D, .Dv = c->D, .window = slides ? c->window : 0};
+        model->shapes[i] = (struct ag_layer_shape){.kind = AG_LAYER_SOFTMAX,
+                                                   .Hq = c->Hq,
+                                                   .Hk = c->Hk,
+                                                   .D = c->D,
+                                                   .Dv = c->D,
+                                                   .window = slides ? c->window : 0};
         model->shapes[i].scale = 1 / __builtin_sqrt((double)c->D);
         model->layers[i].shape = model->shapes[i];
         AG_TRY(find_layer(f, i));
@@ -310,13 +335,15 @@ static enum ag_status find_name(struct model *model, struct ag_error *err) {
     const struct ckpt *ckpt = model->ckpt;
     const struct ckpt_meta *m = ckpt_meta_find(ckpt, "general.name");
     char resolved[PATH_MAX];
-    if (m && m->kind == CKPT_META_TEXT && m->text_bytes > 0 && m->text_bytes < 200 && ckpt_name_valid(m->text, m->text_bytes)) {
+    if (m && m->kind == CKPT_META_TEXT && m->text_bytes > 0 && m->text_bytes < 200 &&
+        ckpt_name_valid(m->text, m->text_bytes)) {
         model->name = m->text;
         return AG_OK;
     }
     const char *path = ckpt->folder ? ckpt->folder : ckpt->path;
     if (realpath(path, resolved)) path = resolved;
-    const char *slash = strrchr(path, '/'), *start = slash ? slash + 1 : path, *dot = ckpt->folder ? NULL : strrchr(start, '.');
+    const char *slash = strrchr(path, '/'), *start = slash ? slash + 1 : path,
+               *dot = ckpt->folder ? NULL : strrchr(start, '.');
     model->name = ag_arena_text(model->arena, start, dot ? (size_t)(dot - start) : strlen(start), err);
     return model->name ? AG_OK : AG_E_MEMORY;
 }
@@ -362,8 +389,10 @@ enum ag_status model_open(struct model **out, const struct ckpt *ckpt, struct ag
     } else if (ckpt->config) {
         AG_TRY(model_config_hf(model, &finder.config, err));
     } else {
-        status = ag_fail(err, AG_E_FORMAT, "%s: no config.json beside it, which says what model its tensors are; name a folder that has one",
-                         ckpt->path);
+        status =
+            ag_fail(err, AG_E_FORMAT,
+                    "%s: no config.json beside it, which says what model its tensors are; name a folder that has one",
+                    ckpt->path);
         goto fail;
     }
     AG_TRY(find_all(&finder));
@@ -384,8 +413,9 @@ void model_close(struct model *model) {
 static int64_t permuted_row(int64_t r, int64_t D) { return r < D / 2 ? 2 * r : 2 * (r - D / 2) + 1; }
 
 /* Rows [row, row + count) in Hugging Face's order, gathered head by head: read a head, pick its rows. */
-static enum ag_status read_permuted(uint8_t *out, uint8_t *head, const struct model *model, const struct model_weight *weight,
-                                    int64_t row, int64_t count, struct ag_error *err) {
+static enum ag_status read_permuted(uint8_t *out, uint8_t *head, const struct model *model,
+                                    const struct model_weight *weight, int64_t row, int64_t count,
+                                    struct ag_error *err) {
     const struct ckpt_tensor *t = weight->tensor;
     const struct ag_file *file = &model->ckpt->files[t->file];
     int64_t D = t->shape[0] / weight->rotate_heads, bytes = (int64_t)t->bytes / t->shape[0];
@@ -401,15 +431,15 @@ static enum ag_status read_permuted(uint8_t *out, uint8_t *head, const struct mo
     return AG_OK;
 }
 
-enum ag_status model_load(float *out, const struct model *model, const struct model_weight *weight, int64_t row, int64_t count,
-                          void *raw, const struct kern_ops *ops, struct ag_error *err) {
+enum ag_status model_load(float *out, const struct model *model, const struct model_weight *weight, int64_t row,
+                          int64_t count, void *raw, const struct kern_ops *ops, struct ag_error *err) {
     enum ag_status status;
     const struct ckpt_tensor *t = weight->tensor;
     bool vector = t->rank < 2;
     int64_t rows = vector ? 1 : t->shape[0], columns = vector ? t->elements : t->elements / rows;
     if (row < 0 || count < 0 || count > rows || row > rows - count) {
-        return ag_fail(err, AG_E_INTERNAL, "tensor '%s': rows %lld + %lld asked for, it has %lld", t->name, (long long)row,
-                       (long long)count, (long long)rows);
+        return ag_fail(err, AG_E_INTERNAL, "tensor '%s': rows %lld + %lld asked for, it has %lld", t->name,
+                       (long long)row, (long long)count, (long long)rows);
     }
     if (weight->rotate_heads > 0) {
         int64_t bytes = (int64_t)t->bytes / t->shape[0];

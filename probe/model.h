@@ -1,4 +1,5 @@
-/* probe/model.h: what a checkpoint is as a model: family, dimensions, RoPE, windows, and which tensor plays which role. */
+/* probe/model.h: what a checkpoint is as a model: family, dimensions, RoPE, windows, and which tensor plays which role.
+ */
 #ifndef AG_PROBE_MODEL_H
 #define AG_PROBE_MODEL_H
 
@@ -12,8 +13,8 @@ struct model_rope {
     enum rope_type type;
     double theta, factor;
     double low_freq_factor, high_freq_factor, original_max_position; /* llama3 */
-    int64_t n_rot;          /* coordinates that rotate */
-    float *inv_freq;        /* (n_rot / 2) f32, scaling applied, as the reference library computes it */
+    int64_t n_rot;                                                   /* coordinates that rotate */
+    float *inv_freq;         /* (n_rot / 2) f32, scaling applied, as the reference library computes it */
     float attention_scaling; /* 1 for these types */
 };
 
@@ -30,7 +31,7 @@ struct model_layer {
 };
 
 struct model {
-    const char *name;         /* directory or general.name, for titles */
+    const char *name; /* directory or general.name, for titles */
     enum model_family family;
     const char *architecture; /* "llama", "qwen2", "qwen3" */
     int64_t L, C, F, V;       /* V: rows of the embedding */
@@ -39,8 +40,8 @@ struct model {
     struct model_rope rope;
     bool tied; /* the head is the embedding */
     struct model_weight embedding, final_norm, head;
-    struct model_layer *layers; /* (L) */
-    struct ag_layer_shape *shapes; /* (L) the layers' shapes, contiguous, for ag_source */
+    struct model_layer *layers;       /* (L) */
+    struct ag_layer_shape *shapes;    /* (L) the layers' shapes, contiguous, for ag_source */
     const char *chat_template_source; /* where a chat template was seen; NULL: none. Never evaluated. */
     const char *warnings[16];         /* what a person should hear: unknown keys, an assumed tied head, ... */
     int n_warnings;
@@ -49,7 +50,8 @@ struct model {
 };
 
 /* Reads config.json or the GGUF keys, refuses by name what the forward pass would not honour (unknown architecture,
- * activation, RoPE type, softcaps, sliding patterns of other families, ...), finds all tensors and checks their shapes. */
+ * activation, RoPE type, softcaps, sliding patterns of other families, ...), finds all tensors and checks their shapes.
+ */
 enum ag_status model_open(struct model **out, const struct ckpt *ckpt, struct ag_error *err);
 void model_close(struct model *model);
 

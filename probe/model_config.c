@@ -1,5 +1,6 @@
-/* config.json of a Hugging Face folder, read as the reference library reads it (spec/checkpoints.md section 3). What the
- * forward pass would not honour is refused by name; a key that nobody here knows is reported, never dropped in silence. */
+/* config.json of a Hugging Face folder, read as the reference library reads it (spec/checkpoints.md section 3). What
+ * the forward pass would not honour is refused by name; a key that nobody here knows is reported, never dropped in
+ * silence. */
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -21,41 +22,173 @@ static const struct family {
 
 /* Keys that are read, or that say nothing about a forward pass. */
 static const char *const known_keys[] = {
-    "model_type", "architectures", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "vocab_size", "rms_norm_eps", "hidden_act", "rope_theta", "rope_scaling",
-    "rope_parameters", "attention_bias", "mlp_bias", "tie_word_embeddings", "use_sliding_window", "sliding_window",
-    "max_window_layers", "layer_types", "max_position_embeddings", "text_config", "is_causal", "partial_rotary_factor",
+    "model_type",
+    "architectures",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "rms_norm_eps",
+    "hidden_act",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "attention_bias",
+    "mlp_bias",
+    "tie_word_embeddings",
+    "use_sliding_window",
+    "sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "max_position_embeddings",
+    "text_config",
+    "is_causal",
+    "partial_rotary_factor",
     /* harmless */
-    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id", "torch_dtype", "dtype",
-    "use_cache", "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop",
-    "transformers_version", "_name_or_path", "name_or_path", "pretraining_tp", "auto_map", "is_decoder", "return_dict",
-    "output_hidden_states", "output_attentions", "output_scores", "return_dict_in_generate", "torchscript", "use_bfloat16",
-    "tf_legacy_loss", "pruned_heads", "chunk_size_feed_forward", "cross_attention_hidden_size", "tie_encoder_decoder", "max_length",
-    "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature", "top_k",
-    "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
-    "bad_words_ids", "num_return_sequences", "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
-    "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "finetuning_task", "id2label", "label2id",
-    "tokenizer_class", "prefix", "task_specific_params", "problem_type", "_attn_implementation", "attn_implementation",
-    "_attn_implementation_autoset", "_attn_implementation_internal", "transformers.js_config", "is_llama_config", "unsloth_version",
-    "unsloth_fixed", "seq_length", "max_sequence_length", "generation_config", "fuse_norm", "fuse_cross_entropy",
-    "ignore_keys_at_rope_validation", "_experts_implementation", "output_router_logits", "default_theta", "license",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "sep_token_id",
+    "unk_token_id",
+    "decoder_start_token_id",
+    "torch_dtype",
+    "dtype",
+    "use_cache",
+    "initializer_range",
+    "attention_dropout",
+    "hidden_dropout",
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "transformers_version",
+    "_name_or_path",
+    "name_or_path",
+    "pretraining_tp",
+    "auto_map",
+    "is_decoder",
+    "return_dict",
+    "output_hidden_states",
+    "output_attentions",
+    "output_scores",
+    "return_dict_in_generate",
+    "torchscript",
+    "use_bfloat16",
+    "tf_legacy_loss",
+    "pruned_heads",
+    "chunk_size_feed_forward",
+    "cross_attention_hidden_size",
+    "tie_encoder_decoder",
+    "max_length",
+    "min_length",
+    "do_sample",
+    "early_stopping",
+    "num_beams",
+    "num_beam_groups",
+    "diversity_penalty",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+    "repetition_penalty",
+    "length_penalty",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "bad_words_ids",
+    "num_return_sequences",
+    "remove_invalid_values",
+    "exponential_decay_length_penalty",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "finetuning_task",
+    "id2label",
+    "label2id",
+    "tokenizer_class",
+    "prefix",
+    "task_specific_params",
+    "problem_type",
+    "_attn_implementation",
+    "attn_implementation",
+    "_attn_implementation_autoset",
+    "_attn_implementation_internal",
+    "transformers.js_config",
+    "is_llama_config",
+    "unsloth_version",
+    "unsloth_fixed",
+    "seq_length",
+    "max_sequence_length",
+    "generation_config",
+    "fuse_norm",
+    "fuse_cross_entropy",
+    "ignore_keys_at_rope_validation",
+    "_experts_implementation",
+    "output_router_logits",
+    "default_theta",
+    "license",
 };
 
 /* Keys that change the model when they are on. Off is null, false, 0 or empty. */
 static const char *const must_be_off[] = {
-    "quantization_config", "quantization", "compression_config", "attn_logit_softcapping", "final_logit_softcapping", "attn_logit_softcap",
-    "final_logit_softcap", "logit_softcapping", "query_pre_attn_scalar", "qk_norm", "use_qk_norm", "qk_layernorm",
-    "use_qk_layernorm", "rope_interleaved", "no_rope_layers", "no_rope_layer_interval", "add_cross_attention", "is_encoder_decoder",
-    "num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size", "ccq", "attn_output_gate", "use_output_gate",
-    "attention_chunk_size", "attention_sinks", "use_attention_sinks", "dual_chunk_attention_config", "alibi", "use_alibi",
-    "clip_qkv", "use_parallel_residual", "parallel_attn", "num_nextn_predict_layers", "attn_temperature_tuning", "kv_lora_rank",
-    "q_lora_rank", "attention_multiplier", "use_bidirectional_attention", "bidirectional", "layer_norm_eps", "norm_eps",
-    "hidden_activation", "activation_function", "use_short_conv", "attn", "linear_attn_config", "encoder_layers", "adapters",
+    "quantization_config",
+    "quantization",
+    "compression_config",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "attn_logit_softcap",
+    "final_logit_softcap",
+    "logit_softcapping",
+    "query_pre_attn_scalar",
+    "qk_norm",
+    "use_qk_norm",
+    "qk_layernorm",
+    "use_qk_layernorm",
+    "rope_interleaved",
+    "no_rope_layers",
+    "no_rope_layer_interval",
+    "add_cross_attention",
+    "is_encoder_decoder",
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_intermediate_size",
+    "ccq",
+    "attn_output_gate",
+    "use_output_gate",
+    "attention_chunk_size",
+    "attention_sinks",
+    "use_attention_sinks",
+    "dual_chunk_attention_config",
+    "alibi",
+    "use_alibi",
+    "clip_qkv",
+    "use_parallel_residual",
+    "parallel_attn",
+    "num_nextn_predict_layers",
+    "attn_temperature_tuning",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "attention_multiplier",
+    "use_bidirectional_attention",
+    "bidirectional",
+    "layer_norm_eps",
+    "norm_eps",
+    "hidden_activation",
+    "activation_function",
+    "use_short_conv",
+    "attn",
+    "linear_attn_config",
+    "encoder_layers",
+    "adapters",
 };
 /* Keys that change the model unless they are 1 (or null). */
 static const char *const must_be_one[] = {
-    "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale", "scale_emb", "scale_depth", "rotary_pct",
-    "rope_ratio", "partial_rotary_factor", "rope_percent", "embedding_scale",
+    "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale",           "scale_emb",
+    "scale_depth",          "rotary_pct",          "rope_ratio",     "partial_rotary_factor", "rope_percent",
+    "embedding_scale",
 };
 
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
@@ -81,14 +214,25 @@ void model_warn(struct model *model, const char *format, ...) {
 /* A value as it may stand in a message: short, one line. */
 static const char *shown(const json_t *value, char text[64]) {
     switch (json_typeof(value)) {
-    case JSON_STRING: snprintf(text, 64, "\"%.40s\"", json_string_value(value)); break;
-    case JSON_INTEGER: snprintf(text, 64, "%lld", (long long)json_integer_value(value)); break;
-    case JSON_REAL: snprintf(text, 64, "%g", json_real_value(value)); break;
-    case JSON_TRUE: return "true";
-    case JSON_FALSE: return "false";
-    case JSON_NULL: return "null";
-    case JSON_ARRAY: return "a list";
-    default: return "an object";
+    case JSON_STRING:
+        snprintf(text, 64, "\"%.40s\"", json_string_value(value));
+        break;
+    case JSON_INTEGER:
+        snprintf(text, 64, "%lld", (long long)json_integer_value(value));
+        break;
+    case JSON_REAL:
+        snprintf(text, 64, "%g", json_real_value(value));
+        break;
+    case JSON_TRUE:
+        return "true";
+    case JSON_FALSE:
+        return "false";
+    case JSON_NULL:
+        return "null";
+    case JSON_ARRAY:
+        return "a list";
+    default:
+        return "an object";
     }
     for (char *c = text; *c; c++) {
         if ((unsigned char)*c < 32 || *c == 127) *c = '?';
@@ -128,7 +272,8 @@ static enum ag_status get_int(const struct source *s, const char *key, int64_t m
 }
 static enum ag_status need_int(const struct source *s, const char *key, int64_t *out) {
     if (!get(s, key)) {
-        return ag_fail(s->err, AG_E_FORMAT, "%s: no \"%s\"; expected an integer; is the configuration complete?", s->where, key);
+        return ag_fail(s->err, AG_E_FORMAT, "%s: no \"%s\"; expected an integer; is the configuration complete?",
+                       s->where, key);
     }
     return get_int(s, key, 1, INT32_MAX, out);
 }
@@ -154,7 +299,8 @@ static enum ag_status get_bool(const struct source *s, const char *key, bool *ou
 
 static bool is_off(const json_t *value) {
     return json_is_null(value) || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
-           (json_is_array(value) && json_array_size(value) == 0) || (json_is_object(value) && json_object_size(value) == 0);
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
 }
 
 /* Every key is one that we read, one that does not matter, one that is off, or reported. */
@@ -168,8 +314,10 @@ static enum ag_status check_keys(struct model *model, const struct source *s) {
         bool one = json_is_null(value) || (json_is_number(value) && json_number_value(value) == 1);
         if ((in_list(must_be_off, COUNT(must_be_off), key) && !is_off(value)) ||
             (in_list(must_be_one, COUNT(must_be_one), key) && !one)) {
-            return ag_fail(s->err, AG_E_UNSUPPORTED, "%s: \"%s\" is %s, which this forward pass would not honour; a model without it "
-                           "is expected", s->where, key, shown(value, text));
+            return ag_fail(s->err, AG_E_UNSUPPORTED,
+                           "%s: \"%s\" is %s, which this forward pass would not honour; a model without it "
+                           "is expected",
+                           s->where, key, shown(value, text));
         }
         if (in_list(known_keys, COUNT(known_keys), key) || in_list(must_be_off, COUNT(must_be_off), key) ||
             in_list(must_be_one, COUNT(must_be_one), key) || is_off(value)) {
@@ -193,26 +341,35 @@ static enum ag_status check_keys(struct model *model, const struct source *s) {
 
 static enum ag_status check_rope_keys(const struct source *s) {
     static const char *const known[] = {
-        "rope_theta", "rope_type", "type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
-        "partial_rotary_factor", "finetuned",
+        "rope_theta",
+        "rope_type",
+        "type",
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+        "partial_rotary_factor",
+        "finetuned",
     };
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)s->object, key, value) {
         if (json_is_object(value)) {
-            return ag_fail(s->err, AG_E_UNSUPPORTED, "%s: RoPE parameters by layer type (\"%s\"); one set for all layers is expected",
-                           s->where, key);
+            return ag_fail(s->err, AG_E_UNSUPPORTED,
+                           "%s: RoPE parameters by layer type (\"%s\"); one set for all layers is expected", s->where,
+                           key);
         }
         if (!in_list(known, COUNT(known), key) && !is_off(value)) {
-            return ag_fail(s->err, AG_E_UNSUPPORTED, "%s: RoPE parameter \"%s\" is not known here and would not be honoured", s->where,
-                           key);
+            return ag_fail(s->err, AG_E_UNSUPPORTED,
+                           "%s: RoPE parameter \"%s\" is not known here and would not be honoured", s->where, key);
         }
     }
     double partial = 1;
     enum ag_status status = get_real(s, "partial_rotary_factor", &partial);
     if (status != AG_OK) return status;
     if (partial != 1) {
-        return ag_fail(s->err, AG_E_UNSUPPORTED, "%s: partial_rotary_factor %g; expected 1 in these families", s->where, partial);
+        return ag_fail(s->err, AG_E_UNSUPPORTED, "%s: partial_rotary_factor %g; expected 1 in these families", s->where,
+                       partial);
     }
     return AG_OK;
 }
@@ -256,14 +413,14 @@ static enum ag_status read_rope(struct model *model, const struct source *config
             AG_TRY(need_real(&s, "original_max_position_embeddings", &rope->original_max_position));
         }
         if (rope->high_freq_factor <= rope->low_freq_factor) {
-            return ag_fail(s.err, AG_E_FORMAT, "%s: llama3 RoPE: high_freq_factor %g is not above low_freq_factor %g", s.where,
-                           rope->high_freq_factor, rope->low_freq_factor);
+            return ag_fail(s.err, AG_E_FORMAT, "%s: llama3 RoPE: high_freq_factor %g is not above low_freq_factor %g",
+                           s.where, rope->high_freq_factor, rope->low_freq_factor);
         }
         return AG_OK;
     }
     char shown_text[64];
-    return ag_fail(s.err, AG_E_UNSUPPORTED, "%s: rope_type %s is not computed here; default, linear and llama3 are", s.where,
-                   shown(type, shown_text));
+    return ag_fail(s.err, AG_E_UNSUPPORTED, "%s: rope_type %s is not computed here; default, linear and llama3 are",
+                   s.where, shown(type, shown_text));
 fail:
     return status;
 }
@@ -277,14 +434,17 @@ static enum ag_status read_windows(struct model *model, struct model_config *con
     const json_t *types = get(s, "layer_types");
     AG_TRY(get_bool(s, "use_sliding_window", &use));
     if (!family->windows && (use || get(s, "sliding_window"))) {
-        return ag_fail(s->err, AG_E_UNSUPPORTED, "%s: a sliding window in a %s, where the reference library would ignore it; remove "
-                       "the key if that is what you want", s->where, family->model_type);
+        return ag_fail(s->err, AG_E_UNSUPPORTED,
+                       "%s: a sliding window in a %s, where the reference library would ignore it; remove "
+                       "the key if that is what you want",
+                       s->where, family->model_type);
     }
     if (use && json_is_null(json_object_get(s->object, "sliding_window"))) use = false; /* null: no window */
     AG_TRY(get_int(s, "sliding_window", 1, INT32_MAX, &window));
     AG_TRY(get_int(s, "max_window_layers", 0, INT32_MAX, &first));
     if (types && (!json_is_array(types) || (int64_t)json_array_size(types) != model->L)) {
-        return ag_fail(s->err, AG_E_FORMAT, "%s: \"layer_types\" has %lld entries; expected one for each of %lld layers", s->where,
+        return ag_fail(s->err, AG_E_FORMAT,
+                       "%s: \"layer_types\" has %lld entries; expected one for each of %lld layers", s->where,
                        json_is_array(types) ? (long long)json_array_size(types) : -1LL, (long long)model->L);
     }
     if (!types && !use) return AG_OK;
@@ -296,14 +456,17 @@ static enum ag_status read_windows(struct model *model, struct model_config *con
         sliding[i] = types ? text && !strcmp(text, "sliding_attention") : i >= first;
         if (types && !sliding[i] && !(text && !strcmp(text, "full_attention"))) {
             char shown_text[64];
-            return ag_fail(s->err, AG_E_UNSUPPORTED, "%s: layer %lld is %s; full_attention and sliding_attention are computed here",
-                           s->where, (long long)i, shown(type, shown_text));
+            return ag_fail(s->err, AG_E_UNSUPPORTED,
+                           "%s: layer %lld is %s; full_attention and sliding_attention are computed here", s->where,
+                           (long long)i, shown(type, shown_text));
         }
         any |= sliding[i];
     }
     if (any && !use) {
-        return ag_fail(s->err, AG_E_UNSUPPORTED, "%s: layer_types names sliding_attention, but use_sliding_window is not true; "
-                       "expected both or neither", s->where);
+        return ag_fail(s->err, AG_E_UNSUPPORTED,
+                       "%s: layer_types names sliding_attention, but use_sliding_window is not true; "
+                       "expected both or neither",
+                       s->where);
     }
     if (any) {
         config->window = window;
@@ -321,8 +484,8 @@ static enum ag_status check_class(const struct source *s, const struct family *f
     char shown_text[64];
     if (!list || (json_is_array(list) && json_array_size(list) == 0)) return AG_OK;
     if (text && !strcmp(text, family->class_name)) return AG_OK;
-    return ag_fail(s->err, AG_E_UNSUPPORTED, "%s: architectures[0] is %s; with model_type %s this build reads %s", s->where,
-                   value ? shown(value, shown_text) : "no list", family->model_type, family->class_name);
+    return ag_fail(s->err, AG_E_UNSUPPORTED, "%s: architectures[0] is %s; with model_type %s this build reads %s",
+                   s->where, value ? shown(value, shown_text) : "no list", family->model_type, family->class_name);
 }
 
 static enum ag_status find_family(const struct source *s, const struct family **family) {
@@ -335,7 +498,8 @@ static enum ag_status find_family(const struct source *s, const struct family **
             return AG_OK;
         }
     }
-    return ag_fail(s->err, AG_E_UNSUPPORTED, "%s: model_type %s; this build reads llama (also SmolLM2), qwen2 and qwen3", s->where,
+    return ag_fail(s->err, AG_E_UNSUPPORTED,
+                   "%s: model_type %s; this build reads llama (also SmolLM2), qwen2 and qwen3", s->where,
                    value ? shown(value, shown_text) : "is missing");
 }
 
@@ -351,8 +515,10 @@ enum ag_status model_config_hf(struct model *model, struct model_config *config,
         s.object = text;
         const json_t *quantised = json_object_get(outer, "quantization_config");
         if (quantised && !is_off(quantised)) {
-            return ag_fail(err, AG_E_UNSUPPORTED, "%s: \"quantization_config\" is an object, which this forward pass would not honour; a "
-                           "model without it is expected", config->where);
+            return ag_fail(err, AG_E_UNSUPPORTED,
+                           "%s: \"quantization_config\" is an object, which this forward pass would not honour; a "
+                           "model without it is expected",
+                           config->where);
         }
     }
     AG_TRY(find_family(&s, &family));
@@ -369,7 +535,8 @@ enum ag_status model_config_hf(struct model *model, struct model_config *config,
     config->Hk = config->Hq;
     AG_TRY(get_int(&s, "num_key_value_heads", 1, INT32_MAX, &config->Hk));
     /* absent: the class's default; null: derived */
-    config->D = json_object_get(s.object, "head_dim") || !family->default_head_dim ? model->C / config->Hq : family->default_head_dim;
+    config->D = json_object_get(s.object, "head_dim") || !family->default_head_dim ? model->C / config->Hq
+                                                                                   : family->default_head_dim;
     AG_TRY(get_int(&s, "head_dim", 1, INT32_MAX, &config->D));
     AG_TRY(get_int(&s, "max_position_embeddings", 1, INT32_MAX, &model->max_position));
     model->norm_eps = 1e-6;
@@ -379,16 +546,18 @@ enum ag_status model_config_hf(struct model *model, struct model_config *config,
     const char *name = act ? json_string_value(act) : "silu";
     if (!name || (strcmp(name, "silu") != 0 && strcmp(name, "swish") != 0)) {
         char shown_text[64];
-        return ag_fail(err, AG_E_UNSUPPORTED, "%s: hidden_act %s; silu is computed here", config->where, shown(act, shown_text));
+        return ag_fail(err, AG_E_UNSUPPORTED, "%s: hidden_act %s; silu is computed here", config->where,
+                       shown(act, shown_text));
     }
     bool causal = true, attention_bias = false, mlp_bias = false, tied = false;
     AG_TRY(get_bool(&s, "is_causal", &causal));
-    if (!causal) return ag_fail(err, AG_E_UNSUPPORTED, "%s: is_causal false; causal attention is computed here", config->where);
+    if (!causal)
+        return ag_fail(err, AG_E_UNSUPPORTED, "%s: is_causal false; causal attention is computed here", config->where);
     AG_TRY(get_bool(&s, "attention_bias", &attention_bias));
     AG_TRY(get_bool(&s, "mlp_bias", &mlp_bias));
     if (mlp_bias && family->id != MODEL_LLAMA) {
-        return ag_fail(err, AG_E_UNSUPPORTED, "%s: mlp_bias in a %s, where the reference library would ignore it", config->where,
-                       family->model_type);
+        return ag_fail(err, AG_E_UNSUPPORTED, "%s: mlp_bias in a %s, where the reference library would ignore it",
+                       config->where, family->model_type);
     }
     AG_TRY(get_bool(get(&s, "tie_word_embeddings") ? &s : &whole, "tie_word_embeddings", &tied));
     config->qkv_bias = family->id == MODEL_QWEN2 || attention_bias ? PRESENT : ABSENT;

@@ -1,5 +1,5 @@
-/* The RoPE frequencies, in f32 and step by step as the reference library takes them (spec/softmax-models.md section 2), so
- * that angles at long positions agree: there one last bit of a frequency is 1e-3 rad. */
+/* The RoPE frequencies, in f32 and step by step as the reference library takes them (spec/softmax-models.md section 2),
+ * so that angles at long positions agree: there one last bit of a frequency is 1e-3 rad. */
 #include <math.h>
 
 #include "probe/model_internal.h"
@@ -8,7 +8,8 @@
 static float over(double number, float x) { return 1.0f / x * (float)number; }
 
 static float llama3(const struct model_rope *rope, float inv_freq) {
-    double low = rope->original_max_position / rope->low_freq_factor, high = rope->original_max_position / rope->high_freq_factor;
+    double low = rope->original_max_position / rope->low_freq_factor,
+           high = rope->original_max_position / rope->high_freq_factor;
     float wavelength = over(2 * M_PI, inv_freq), factor = (float)rope->factor;
     bool is_long = wavelength > (float)low;
     float scaled = is_long ? inv_freq / factor : inv_freq;
@@ -18,7 +19,8 @@ static float llama3(const struct model_rope *rope, float inv_freq) {
     return (1.0f - smooth) * scaled / factor + smooth * scaled;
 }
 
-enum ag_status model_rope_table(struct model_rope *rope, const float *divisors, struct ag_arena *arena, struct ag_error *err) {
+enum ag_status model_rope_table(struct model_rope *rope, const float *divisors, struct ag_arena *arena,
+                                struct ag_error *err) {
     int64_t n = rope->n_rot / 2;
     rope->attention_scaling = 1.0f;
     rope->inv_freq = AG_NEW(arena, float, n, err);
@@ -33,7 +35,8 @@ enum ag_status model_rope_table(struct model_rope *rope, const float *divisors, 
             inv_freq = llama3(rope, inv_freq);
         }
         if (!isfinite(inv_freq)) {
-            return ag_fail(err, AG_E_FORMAT, "RoPE frequency %lld is not finite (theta %g, factor %g); the parameters are damaged",
+            return ag_fail(err, AG_E_FORMAT,
+                           "RoPE frequency %lld is not finite (theta %g, factor %g); the parameters are damaged",
                            (long long)i, rope->theta, rope->factor);
         }
         rope->inv_freq[i] = inv_freq;

@@ -1,8 +1,8 @@
 /* safetensors: u64 N | N bytes of JSON | tensor bytes (spec/checkpoints.md section 1).
  *
- * The header is parsed by a reader of our own that knows the one shape a header may have. It builds no tree, so a hostile
- * header cannot make it use more memory than the header has bytes, and it sees every integer exactly. Strings are
- * unescaped in place: names point into the header, which lives as long as the checkpoint. */
+ * The header is parsed by a reader of our own that knows the one shape a header may have. It builds no tree, so a
+ * hostile header cannot make it use more memory than the header has bytes, and it sees every integer exactly. Strings
+ * are unescaped in place: names point into the header, which lives as long as the checkpoint. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,12 +15,12 @@ static const struct {
     unsigned bits;
     int dtype;
 } types[] = {
-    {"F32", 32, KERN_F32},    {"F16", 16, KERN_F16},    {"BF16", 16, KERN_BF16},    {"F64", 64, KERN_F64},
-    {"F4", 4, -1},            {"F6_E2M3", 6, -1},       {"F6_E3M2", 6, -1},         {"BOOL", 8, -1},
-    {"U8", 8, -1},            {"I8", 8, -1},            {"F8_E5M2", 8, -1},         {"F8_E4M3", 8, -1},
-    {"F8_E8M0", 8, -1},       {"F8_E4M3FNUZ", 8, -1},   {"F8_E5M2FNUZ", 8, -1},     {"I16", 16, -1},
-    {"U16", 16, -1},          {"I32", 32, -1},          {"U32", 32, -1},            {"I64", 64, -1},
-    {"U64", 64, -1},          {"C64", 64, -1},
+    {"F32", 32, KERN_F32}, {"F16", 16, KERN_F16},  {"BF16", 16, KERN_BF16}, {"F64", 64, KERN_F64},
+    {"F4", 4, -1},         {"F6_E2M3", 6, -1},     {"F6_E3M2", 6, -1},      {"BOOL", 8, -1},
+    {"U8", 8, -1},         {"I8", 8, -1},          {"F8_E5M2", 8, -1},      {"F8_E4M3", 8, -1},
+    {"F8_E8M0", 8, -1},    {"F8_E4M3FNUZ", 8, -1}, {"F8_E5M2FNUZ", 8, -1},  {"I16", 16, -1},
+    {"U16", 16, -1},       {"I32", 32, -1},        {"U32", 32, -1},         {"I64", 64, -1},
+    {"U64", 64, -1},       {"C64", 64, -1},
 };
 
 struct reader {
@@ -162,8 +162,8 @@ static enum ag_status take_shape(struct reader *r, struct ckpt_tensor *t, const 
         uint64_t dim;
         AG_TRY(take_u64(r, &dim));
         if (dim > INT64_MAX) {
-            return ag_fail(r->err, AG_E_FORMAT, "%s: tensor '%s': dimension %d is %llu; expected less than 2^63", r->path,
-                           name, t->rank, (unsigned long long)dim);
+            return ag_fail(r->err, AG_E_FORMAT, "%s: tensor '%s': dimension %d is %llu; expected less than 2^63",
+                           r->path, name, t->rank, (unsigned long long)dim);
         }
         if (t->rank == 8) {
             return ag_fail(r->err, AG_E_UNSUPPORTED, "%s: tensor '%s' has more than 8 dimensions; at most 8 are read",
@@ -184,19 +184,20 @@ static enum ag_status check_size(const struct reader *r, struct ckpt_tensor *t, 
     for (int i = 0; i < t->rank; i++) {
         if (!ag_mul(elements, t->shape[i], &elements)) {
             return ag_fail(r->err, AG_E_FORMAT,
-                           "%s: tensor '%s': dimension %d (%lld) makes 2^63 elements or more; the file is damaged", r->path,
-                           t->name, i, (long long)t->shape[i]);
+                           "%s: tensor '%s': dimension %d (%lld) makes 2^63 elements or more; the file is damaged",
+                           r->path, t->name, i, (long long)t->shape[i]);
         }
     }
     if (!ag_mul(elements, (int64_t)bits, &total) || total % 8 != 0) {
-        return ag_fail(r->err, AG_E_FORMAT, "%s: tensor '%s': %lld elements of %u bits are no whole number of bytes below 2^60",
-                       r->path, t->name, (long long)elements, bits);
+        return ag_fail(r->err, AG_E_FORMAT,
+                       "%s: tensor '%s': %lld elements of %u bits are no whole number of bytes below 2^60", r->path,
+                       t->name, (long long)elements, bits);
     }
     if (end < begin || end - begin != (uint64_t)total / 8) {
-        return ag_fail(r->err, AG_E_FORMAT,
-                       "%s: tensor '%s': data_offsets [%llu, %llu] but type %s and shape need %lld bytes; the file is damaged",
-                       r->path, t->name, (unsigned long long)begin, (unsigned long long)end, t->type,
-                       (long long)(total / 8));
+        return ag_fail(
+            r->err, AG_E_FORMAT,
+            "%s: tensor '%s': data_offsets [%llu, %llu] but type %s and shape need %lld bytes; the file is damaged",
+            r->path, t->name, (unsigned long long)begin, (unsigned long long)end, t->type, (long long)(total / 8));
     }
     t->elements = elements;
     t->offset = begin;
@@ -215,10 +216,14 @@ static enum ag_status take_tensor(struct reader *r, struct ckpt_tensor *t) {
     if (!accept(r, '{')) return expected(r, "'{' of a tensor");
     do {
         AG_TRY(take_string(r, &key, &n, "a key of a tensor"));
-        unsigned bit = !strcmp(key, "dtype") ? DTYPE : !strcmp(key, "shape") ? SHAPE : !strcmp(key, "data_offsets") ? OFFSETS : 0;
+        unsigned bit = !strcmp(key, "dtype")          ? DTYPE
+                       : !strcmp(key, "shape")        ? SHAPE
+                       : !strcmp(key, "data_offsets") ? OFFSETS
+                                                      : 0;
         if (bit == 0 || (seen & bit)) {
-            return ag_fail(r->err, AG_E_FORMAT, "%s: tensor '%s': %s key '%.40s'; expected dtype, shape and data_offsets once each",
-                           r->path, t->name, bit ? "second" : "unknown", key);
+            return ag_fail(r->err, AG_E_FORMAT,
+                           "%s: tensor '%s': %s key '%.40s'; expected dtype, shape and data_offsets once each", r->path,
+                           t->name, bit ? "second" : "unknown", key);
         }
         seen |= bit;
         if (!accept(r, ':')) return expected(r, "':'");
@@ -232,9 +237,10 @@ static enum ag_status take_tensor(struct reader *r, struct ckpt_tensor *t) {
                 }
             }
             if (bits == 0) {
-                return ag_fail(r->err, AG_E_UNSUPPORTED,
-                               "%s: tensor '%s' has the unknown type '%.40s', so the sizes in this file cannot be checked",
-                               r->path, t->name, text);
+                return ag_fail(
+                    r->err, AG_E_UNSUPPORTED,
+                    "%s: tensor '%s' has the unknown type '%.40s', so the sizes in this file cannot be checked",
+                    r->path, t->name, text);
             }
         } else if (bit == SHAPE) {
             AG_TRY(take_shape(r, t, t->name));
@@ -249,7 +255,9 @@ static enum ag_status take_tensor(struct reader *r, struct ckpt_tensor *t) {
     if (!accept(r, '}')) return expected(r, "',' or '}' in a tensor");
     if (seen != (DTYPE | SHAPE | OFFSETS)) {
         return ag_fail(r->err, AG_E_FORMAT, "%s: tensor '%s' lacks %s; the file is damaged", r->path, t->name,
-                       !(seen & DTYPE) ? "dtype" : !(seen & SHAPE) ? "shape" : "data_offsets");
+                       !(seen & DTYPE)   ? "dtype"
+                       : !(seen & SHAPE) ? "shape"
+                                         : "data_offsets");
     }
     return check_size(r, t, bits, begin, end);
 fail:
@@ -285,14 +293,16 @@ static enum ag_status take_header(struct reader *r, int file, struct ag_buf *lis
             AG_TRY(take_string(r, &t.name, &n, "the name of a tensor"));
             if (!accept(r, ':')) return expected(r, "':'");
             if (!strcmp(t.name, "__metadata__")) {
-                if (metadata) return ag_fail(r->err, AG_E_FORMAT, "%s: __metadata__ appears twice; expected once", r->path);
+                if (metadata)
+                    return ag_fail(r->err, AG_E_FORMAT, "%s: __metadata__ appears twice; expected once", r->path);
                 metadata = true;
                 AG_TRY(take_metadata(r));
                 continue;
             }
             if (!ckpt_name_valid(t.name, n)) {
-                return ag_fail(r->err, AG_E_FORMAT, "%s: safetensors header, byte %zu: a tensor's name holds control characters",
-                               r->path, r->at);
+                return ag_fail(r->err, AG_E_FORMAT,
+                               "%s: safetensors header, byte %zu: a tensor's name holds control characters", r->path,
+                               r->at);
             }
             AG_TRY(take_tensor(r, &t));
             AG_TRY(ag_buf_add(list, &t, sizeof t, r->err));
@@ -319,22 +329,22 @@ static enum ag_status check_layout(const struct ag_file *file, struct ckpt_tenso
     if (n > 0) qsort(t, (size_t)n, sizeof *t, by_offset);
     for (int64_t i = 0; i < n; i++) {
         if (t[i].offset != at) {
-            return ag_fail(err, AG_E_FORMAT, "%s: tensor '%s' begins at byte %llu of the data, %s; expected byte %llu", file->path,
-                           t[i].name, (unsigned long long)t[i].offset,
+            return ag_fail(err, AG_E_FORMAT, "%s: tensor '%s' begins at byte %llu of the data, %s; expected byte %llu",
+                           file->path, t[i].name, (unsigned long long)t[i].offset,
                            t[i].offset > at ? "which leaves a hole" : "inside another tensor", (unsigned long long)at);
         }
         if (t[i].bytes > room - at) {
-            return ag_fail(err, AG_E_FORMAT,
-                           "%s: cut short: tensor '%s' needs %llu bytes, of which %llu are missing; download the file again",
-                           file->path, t[i].name, (unsigned long long)t[i].bytes,
-                           (unsigned long long)(t[i].bytes - (room - at)));
+            return ag_fail(
+                err, AG_E_FORMAT,
+                "%s: cut short: tensor '%s' needs %llu bytes, of which %llu are missing; download the file again",
+                file->path, t[i].name, (unsigned long long)t[i].bytes, (unsigned long long)(t[i].bytes - (room - at)));
         }
         at += t[i].bytes;
         t[i].offset += data;
     }
     if (at != room) {
-        return ag_fail(err, AG_E_FORMAT, "%s: %llu bytes after the last tensor; expected the end of the file", file->path,
-                       (unsigned long long)(room - at));
+        return ag_fail(err, AG_E_FORMAT, "%s: %llu bytes after the last tensor; expected the end of the file",
+                       file->path, (unsigned long long)(room - at));
     }
     return AG_OK;
 }
@@ -352,10 +362,11 @@ enum ag_status safetensors_read(struct ckpt *ckpt, int file_index, struct ag_buf
     AG_TRY(ag_file_read(file, prefix, 0, 8, err));
     for (int i = 7; i >= 0; i--) n = n << 8 | prefix[i];
     if (n > HEADER_LIMIT || n > file->size - 8) {
-        return ag_fail(err, AG_E_FORMAT,
-                       "%s: declares a header of %llu bytes; expected at most %s (%llu): no safetensors file, or cut short",
-                       file->path, (unsigned long long)n, n > HEADER_LIMIT ? "the format's limit" : "what the file has left",
-                       n > HEADER_LIMIT ? (unsigned long long)HEADER_LIMIT : (unsigned long long)(file->size - 8));
+        return ag_fail(
+            err, AG_E_FORMAT,
+            "%s: declares a header of %llu bytes; expected at most %s (%llu): no safetensors file, or cut short",
+            file->path, (unsigned long long)n, n > HEADER_LIMIT ? "the format's limit" : "what the file has left",
+            n > HEADER_LIMIT ? (unsigned long long)HEADER_LIMIT : (unsigned long long)(file->size - 8));
     }
     struct reader r = {.path = file->path, .size = (size_t)n, .err = err};
     r.text = AG_NEW(ckpt->arena, char, (int64_t)n + 1, err);

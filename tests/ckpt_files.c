@@ -7,7 +7,9 @@
 
 #include "tests/test.h"
 
-static void put(struct ag_buf *buf, const void *data, size_t n) { assert_int_equal(ag_buf_add(buf, data, n, NULL), AG_OK); }
+static void put(struct ag_buf *buf, const void *data, size_t n) {
+    assert_int_equal(ag_buf_add(buf, data, n, NULL), AG_OK);
+}
 void put_u32(struct ag_buf *buf, uint32_t value) { put(buf, &value, 4); }
 void put_u64(struct ag_buf *buf, uint64_t value) { put(buf, &value, 8); }
 void put_text(struct ag_buf *buf, const char *text) {
@@ -47,8 +49,8 @@ static void pad(struct ag_buf *buf, uint64_t alignment) {
     while (buf->size % alignment != 0) put(buf, "", 1);
 }
 
-void gguf_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint32_t n_dims, const uint64_t *dims, const void *data,
-                 uint64_t bytes) {
+void gguf_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint32_t n_dims, const uint64_t *dims,
+                 const void *data, uint64_t bytes) {
     put_text(&w->infos, name);
     put_u32(&w->infos, n_dims);
     for (uint32_t i = 0; i < n_dims; i++) put_u64(&w->infos, dims[i]);
@@ -79,8 +81,8 @@ void gguf_save(struct gguf_writer *w, const char *path) {
     ag_buf_free(&out);
 }
 
-void st_tensor(struct st_writer *w, const char *name, const char *dtype, int rank, const int64_t *shape, const void *data,
-               uint64_t bytes) {
+void st_tensor(struct st_writer *w, const char *name, const char *dtype, int rank, const int64_t *shape,
+               const void *data, uint64_t bytes) {
     struct ag_buf *h = &w->header;
     ag_buf_printf(h, NULL, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[", h->size ? ',' : '{', name, dtype);
     for (int i = 0; i < rank; i++) ag_buf_printf(h, NULL, i ? ",%lld" : "%lld", (long long)shape[i]);
@@ -197,8 +199,8 @@ void tiny_save_hf(const struct tiny *t, const char *folder, int shards) {
         if (t->skip && !strcmp(e->hf, t->skip)) continue;
         float *x = values_of(e, elements);
         st_tensor(&files[file], e->hf, "F32", e->rows ? 2 : 1, e->rows ? shape : shape + 1, x, (uint64_t)elements * 4);
-        ag_buf_printf(&index, NULL, "%s\"%s\":\"model-%05d-of-%05d.safetensors\"", i ? "," : "{\"weight_map\":{", e->hf, file + 1,
-                      shards);
+        ag_buf_printf(&index, NULL, "%s\"%s\":\"model-%05d-of-%05d.safetensors\"", i ? "," : "{\"weight_map\":{", e->hf,
+                      file + 1, shards);
         test_free(x);
     }
     ag_buf_printf(&index, NULL, "}}");
@@ -210,14 +212,15 @@ void tiny_save_hf(const struct tiny *t, const char *folder, int shards) {
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
     if (shards > 1) save_text(path, index.data);
     const char *name = !strcmp(t->family, "qwen2") ? "Qwen2" : !strcmp(t->family, "qwen3") ? "Qwen3" : "Llama";
-    ag_buf_printf(&config, NULL,
-                  "{\"model_type\":\"%s\",\"architectures\":[\"%sForCausalLM\"],\"hidden_size\":%lld,\"intermediate_size\":%lld,"
-                  "\"num_hidden_layers\":%lld,\"num_attention_heads\":%lld,\"num_key_value_heads\":%lld,\"head_dim\":%lld,"
-                  "\"vocab_size\":%lld,\"rms_norm_eps\":1e-5,\"hidden_act\":\"silu\",\"rope_theta\":10000.0,"
-                  "\"max_position_embeddings\":64,\"attention_bias\":%s,\"mlp_bias\":%s,\"tie_word_embeddings\":%s%s}",
-                  t->family, name, (long long)t->C, (long long)t->F, (long long)t->L, (long long)t->Hq, (long long)t->Hk,
-                  (long long)t->D, (long long)t->V, t->o_bias ? "true" : "false", t->mlp_bias ? "true" : "false",
-                  t->tied ? "true" : "false", t->more_config ? t->more_config : "");
+    ag_buf_printf(
+        &config, NULL,
+        "{\"model_type\":\"%s\",\"architectures\":[\"%sForCausalLM\"],\"hidden_size\":%lld,\"intermediate_size\":%lld,"
+        "\"num_hidden_layers\":%lld,\"num_attention_heads\":%lld,\"num_key_value_heads\":%lld,\"head_dim\":%lld,"
+        "\"vocab_size\":%lld,\"rms_norm_eps\":1e-5,\"hidden_act\":\"silu\",\"rope_theta\":10000.0,"
+        "\"max_position_embeddings\":64,\"attention_bias\":%s,\"mlp_bias\":%s,\"tie_word_embeddings\":%s%s}",
+        t->family, name, (long long)t->C, (long long)t->F, (long long)t->L, (long long)t->Hq, (long long)t->Hk,
+        (long long)t->D, (long long)t->V, t->o_bias ? "true" : "false", t->mlp_bias ? "true" : "false",
+        t->tied ? "true" : "false", t->more_config ? t->more_config : "");
     snprintf(path, sizeof path, "%s/config.json", folder);
     save_text(path, config.data);
     ag_buf_free(&config);
@@ -232,9 +235,16 @@ void tiny_put_gguf(const struct tiny *t, struct gguf_writer *w) {
         const char *name;
         int64_t value;
     } ints[] = {
-        {"block_count", t->L}, {"embedding_length", t->C}, {"feed_forward_length", t->F}, {"attention.head_count", t->Hq},
-        {"attention.head_count_kv", t->Hk}, {"attention.key_length", t->D}, {"attention.value_length", t->D},
-        {"rope.dimension_count", t->D}, {"context_length", 64}, {"vocab_size", t->V},
+        {"block_count", t->L},
+        {"embedding_length", t->C},
+        {"feed_forward_length", t->F},
+        {"attention.head_count", t->Hq},
+        {"attention.head_count_kv", t->Hk},
+        {"attention.key_length", t->D},
+        {"attention.value_length", t->D},
+        {"rope.dimension_count", t->D},
+        {"context_length", 64},
+        {"vocab_size", t->V},
     };
     gguf_text(w, "general.architecture", t->family);
     for (size_t i = 0; i < sizeof ints / sizeof ints[0]; i++) {

@@ -22,8 +22,8 @@ void gguf_bool(struct gguf_writer *w, const char *key, uint8_t value);
 void gguf_text(struct gguf_writer *w, const char *key, const char *value);
 void gguf_texts(struct gguf_writer *w, const char *key, const char *const *values, uint64_t n);
 /* dims: fastest first, as in the file; the data follows, padded. */
-void gguf_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint32_t n_dims, const uint64_t *dims, const void *data,
-                 uint64_t bytes);
+void gguf_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint32_t n_dims, const uint64_t *dims,
+                 const void *data, uint64_t bytes);
 void gguf_bytes(struct gguf_writer *w, struct ag_buf *out); /* frees the pieces */
 void gguf_save(struct gguf_writer *w, const char *path);
 
@@ -31,8 +31,8 @@ void gguf_save(struct gguf_writer *w, const char *path);
 struct st_writer {
     struct ag_buf header, data;
 };
-void st_tensor(struct st_writer *w, const char *name, const char *dtype, int rank, const int64_t *shape, const void *data,
-               uint64_t bytes);
+void st_tensor(struct st_writer *w, const char *name, const char *dtype, int rank, const int64_t *shape,
+               const void *data, uint64_t bytes);
 /* header_bytes: pad the header with blanks to that length; 0: to a multiple of 8. */
 void st_bytes(struct st_writer *w, struct ag_buf *out, uint64_t header_bytes);
 void st_save(struct st_writer *w, const char *path, uint64_t header_bytes);

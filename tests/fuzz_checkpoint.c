@@ -1,6 +1,8 @@
-/* Fuzz target: any bytes as a checkpoint, opened as a model where that succeeds, every tensor read and dequantised. With clang:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. tests/fuzz_checkpoint.c BASE... and the libraries
- * (`make CUDA=0 info` lists them). tests/test_checkpoint.c drives the same function with a fixed seed in every test run. */
+/* Fuzz target: any bytes as a checkpoint, opened as a model where that succeeds, every tensor read and dequantised.
+ * With clang: clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. tests/fuzz_checkpoint.c BASE... and
+ * the libraries
+ * (`make CUDA=0 info` lists them). tests/test_checkpoint.c drives the same function with a fixed seed in every test
+ * run. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +17,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* A configuration for the tensors of a safetensors file, so that the model is reached too. */
-static const char fuzz_config[] =
-    "{\"model_type\":\"llama\",\"hidden_size\":2,\"intermediate_size\":2,\"num_hidden_layers\":1,\"num_attention_heads\":6,"
-    "\"num_key_value_heads\":2,\"head_dim\":2,\"vocab_size\":3}";
+static const char fuzz_config[] = "{\"model_type\":\"llama\",\"hidden_size\":2,\"intermediate_size\":2,\"num_hidden_"
+                                  "layers\":1,\"num_attention_heads\":6,"
+                                  "\"num_key_value_heads\":2,\"head_dim\":2,\"vocab_size\":3}";
 
 static void fuzz_read_all(const struct ckpt *ckpt) {
     struct ag_error err = AG_ERROR_INIT;

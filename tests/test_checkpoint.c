@@ -1,4 +1,5 @@
-/* probe/checkpoint.c, safetensors.c, gguf.c: valid files of every kind, and hostile ones (spec/checkpoints.md, CASES.md). */
+/* probe/checkpoint.c, safetensors.c, gguf.c: valid files of every kind, and hostile ones (spec/checkpoints.md,
+ * CASES.md). */
 #include "tests/test.h"
 
 #include <limits.h>
@@ -26,7 +27,7 @@ static void refuse_file(const char *path, enum ag_status expected, const char *a
 
 /* Saves buf (and frees it), and expects a refusal that names the file. */
 static void refuse(struct ag_buf *buf, enum ag_status expected, const char *a, const char *b) {
-    const char *path = "build/test/checkpoint_refused";
+    const char *path = "build/test/checkpoint_refused.safetensors";
     save_bytes(path, buf->data, buf->size);
     ag_buf_free(buf);
     refuse_file(path, expected, a, b);
@@ -48,8 +49,10 @@ static void safetensors_valid(void **state) {
     struct ag_buf out = {0};
     /* names with escapes, a scalar, an empty tensor, blanks, metadata, odd widths, file order unlike the header's */
     st_raw(&out,
-           " \n{ \"__metadata__\" : {\"format\":\"pt\"} ,\"b\\u0120\\ud83d\\ude00\\/\\\"\":{\"shape\":[2,3],\"dtype\":\"F32\",\"data_offsets\""
-           ":[0,24]},\"scalar\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[25,27]},\"empty\":{\"dtype\":\"F16\",\"shape\":[0,7],"
+           " \n{ \"__metadata__\" : {\"format\":\"pt\"} "
+           ",\"b\\u0120\\ud83d\\ude00\\/\\\"\":{\"shape\":[2,3],\"dtype\":\"F32\",\"data_offsets\""
+           ":[0,24]},\"scalar\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[25,27]},\"empty\":{\"dtype\":"
+           "\"F16\",\"shape\":[0,7],"
            "\"data_offsets\":[25,25]},\"odd\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[24,25]}}  ",
            27);
     for (int i = 0; i < 24; i++) out.data[out.size - 27 + (size_t)i] = (char)i;
@@ -171,14 +174,16 @@ static void safetensors_hostile(void **state) {
         {"{" T("a", "\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]") "}", 4, "'7'", "type", AG_E_FORMAT},
         {"{" T("a", "\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]") "}", 4, "'-'", "integer", AG_E_FORMAT},
         {"{" T("a", "\"dtype\":\"F32\",\"shape\":3,\"data_offsets\":[0,4]") "}", 4, "'3'", "'['", AG_E_FORMAT},
-        {"{" T("a", "\"dtype\":\"U8\",\"shape\":[1099511627776,1099511627776],\"data_offsets\":[0,0]") "}", 0, "'a'", "dimension 1",
+        {"{" T("a", "\"dtype\":\"U8\",\"shape\":[1099511627776,1099511627776],\"data_offsets\":[0,0]") "}", 0, "'a'",
+         "dimension 1", AG_E_FORMAT},
+        {"{" T("a", "\"dtype\":\"U8\",\"shape\":[9223372036854775808],\"data_offsets\":[0,0]") "}", 0, "'a'", "2^63",
          AG_E_FORMAT},
-        {"{" T("a", "\"dtype\":\"U8\",\"shape\":[9223372036854775808],\"data_offsets\":[0,0]") "}", 0, "'a'", "2^63", AG_E_FORMAT},
-        {"{" T("a", "\"dtype\":\"F64\",\"shape\":[1152921504606846976],\"data_offsets\":[0,0]") "}", 0, "'a'", "whole number",
+        {"{" T("a", "\"dtype\":\"F64\",\"shape\":[1152921504606846976],\"data_offsets\":[0,0]") "}", 0, "'a'",
+         "whole number", AG_E_FORMAT},
+        {"{" T("a", "\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,1]") "}", 1, "'a'", "whole number",
          AG_E_FORMAT},
-        {"{" T("a", "\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,1]") "}", 1, "'a'", "whole number", AG_E_FORMAT},
-        {"{" T("a", "\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]") "}", 1, "'a'", "8 dimensions",
-         AG_E_UNSUPPORTED},
+        {"{" T("a", "\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]") "}", 1, "'a'",
+         "8 dimensions", AG_E_UNSUPPORTED},
         {"{" T("a", F32_3 "[0,12]") ",}", 12, "'}'", "name of a tensor", AG_E_FORMAT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -225,7 +230,8 @@ static void shards(void **state) {
     assert_int_equal(stat(shard, &info), 0);
     assert_int_equal(truncate(shard, info.st_size - 4096), 0);
     char *out = test_malloc(last->bytes);
-    test_refused(ckpt_read_rows(ckpt, last, out, 0, last->rank == 2 ? last->shape[0] : 1, &err), AG_E_IO, &err, shard, "shrank", NULL);
+    test_refused(ckpt_read_rows(ckpt, last, out, 0, last->rank == 2 ? last->shape[0] : 1, &err), AG_E_IO, &err, shard,
+                 "shrank", NULL);
     test_free(out);
     char *name = strdup(last->name);
     ckpt_close(ckpt);
@@ -275,7 +281,9 @@ static void shards(void **state) {
     st_tensor(&w, "x", "F32", 1, (const int64_t[]){1}, "1234", 4);
     st_tensor(&w, "y", "F32", 1, (const int64_t[]){1}, "1234", 4);
     st_save(&w, shard, 0);
-    save_text(index, "{\"weight_map\":{\"x\":\"model-00002-of-00003.safetensors\",\"y\":\"model-00001-of-00003.safetensors\"}}");
+    save_text(
+        index,
+        "{\"weight_map\":{\"x\":\"model-00002-of-00003.safetensors\",\"y\":\"model-00001-of-00003.safetensors\"}}");
     err = (struct ag_error)AG_ERROR_INIT;
     test_refused(ckpt_open(&ckpt, folder, &err), AG_E_FORMAT, &err, "'y'", "expected in model-00001", NULL);
 }
@@ -304,6 +312,10 @@ static void folders(void **state) {
     refuse_file(test_path("%s/x.h5", folder), AG_E_UNSUPPORTED, "HDF5", "expected");
     save_bytes(test_path("%s/x.pt", folder), "PK\3\4xxxx", 8);
     refuse_file(test_path("%s/x.pt", folder), AG_E_UNSUPPORTED, "PyTorch", "expected");
+    save_text(test_path("%s/x.txt", folder), "once upon a time");
+    refuse_file(test_path("%s/x.txt", folder), AG_E_FORMAT, "neither", "config.json");
+    save_text(test_path("%s/x.gguf", folder), "");
+    refuse_file(test_path("%s/x.gguf", folder), AG_E_FORMAT, "neither", "GGUF");
     save_text(test_path("%s/x.safetensors.index.json", folder), "{}");
     refuse_file(test_path("%s/x.safetensors.index.json", folder), AG_E_USAGE, "an index", "folder");
 }
@@ -341,7 +353,8 @@ static void gguf_valid(void **state) {
             struct ag_buf out = {0};
             struct ag_error err = AG_ERROR_INIT;
             gguf_bytes(&w, &out);
-            if (version == 2) out.size -= (alignment - 136 % alignment) % alignment; /* the last padding may be absent */
+            if (version == 2)
+                out.size -= (alignment - 136 % alignment) % alignment; /* the last padding may be absent */
             save_bytes(path, out.data, out.size);
             ag_buf_free(&out);
             struct ckpt *ckpt = open_file_ok(path);
@@ -362,7 +375,8 @@ static void gguf_valid(void **state) {
             assert_true(ckpt_meta_find(ckpt, "list")->is[0] == 7 && ckpt_meta_find(ckpt, "list")->is[1] == -7);
             assert_true(ckpt_meta_find(ckpt, "reals")->fs[0] == 2.5);
             const struct ckpt_tensor *t = ckpt_find(ckpt, "matrix");
-            assert_true(t->rank == 2 && t->shape[0] == 2 && t->shape[1] == 32 && t->dtype == KERN_Q8_0 && t->bytes == 68);
+            assert_true(t->rank == 2 && t->shape[0] == 2 && t->shape[1] == 32 && t->dtype == KERN_Q8_0 &&
+                        t->bytes == 68);
             assert_true(ckpt_find(ckpt, "strange")->dtype == -1 && ckpt_find(ckpt, "empty")->bytes == 0);
             assert_string_equal(ckpt_find(ckpt, "strange")->type, "IQ4_XS");
             uint8_t row[34];
@@ -374,7 +388,8 @@ static void gguf_valid(void **state) {
 }
 
 /* A GGUF file of one tensor info with these fields, and `bytes` bytes of data. */
-static void one_tensor(struct ag_buf *out, uint32_t n_dims, const uint64_t *dims, uint32_t type, uint64_t offset, uint64_t bytes) {
+static void one_tensor(struct ag_buf *out, uint32_t n_dims, const uint64_t *dims, uint32_t type, uint64_t offset,
+                       uint64_t bytes) {
     struct gguf_writer w = {.n_tensors = 1};
     put_text(&w.infos, "the.tensor");
     put_u32(&w.infos, n_dims);
@@ -428,10 +443,14 @@ static void gguf_hostile_tensors(void **state) {
         gguf_tensor(&w, kind == 0 ? "a" : kind == 1 ? "b" : "", 0, 1, (const uint64_t[]){8}, f, 32);
         if (kind == 1) memset(w.infos.data + w.infos.size - 8, 0, 8);
         gguf_bytes(&w, &b);
-        refuse(&b, AG_E_FORMAT, kind == 2 ? "name of a tensor" : "'a'", kind == 0 ? "twice" : kind == 1 ? "overlap" : "0 bytes");
+        refuse(&b, AG_E_FORMAT, kind == 2 ? "name of a tensor" : "'a'",
+               kind == 0   ? "twice"
+               : kind == 1 ? "overlap"
+                           : "0 bytes");
     }
     struct gguf_writer w = {0};
-    gguf_tensor(&w, "a234567890123456789012345678901234567890123456789012345678901234", 0, 1, (const uint64_t[]){8}, f, 32);
+    gguf_tensor(&w, "a234567890123456789012345678901234567890123456789012345678901234", 0, 1, (const uint64_t[]){8}, f,
+                32);
     gguf_bytes(&w, &b);
     refuse(&b, AG_E_FORMAT, "name of a tensor", "64 bytes");
 }
@@ -498,9 +517,9 @@ static void gguf_hostile_header(void **state) {
         if (values[i].say) {
             refuse(&b, AG_E_FORMAT, "the.key", values[i].say);
         } else {
-            save_bytes("build/test/checkpoint_refused", b.data, b.size);
+            save_bytes("build/test/checkpoint_refused.safetensors", b.data, b.size);
             ag_buf_free(&b);
-            ckpt_close(open_file_ok("build/test/checkpoint_refused"));
+            ckpt_close(open_file_ok("build/test/checkpoint_refused.safetensors"));
         }
     }
     static const uint32_t alignments[] = {0, 3, 33, 0xffffffff};
@@ -552,8 +571,11 @@ static void every_length(void **state) {
             ckpt_close(ckpt);
         }
         ag_buf_free(&whole);
-        st_raw(&whole, "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,4],\"data_offsets\":[0,32]},\"b\":{\"dtype\":\"I64\",\"shape\":[],"
-                       "\"data_offsets\":[32,40]}}", 40);
+        st_raw(
+            &whole,
+            "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,4],\"data_offsets\":[0,32]},\"b\":{\"dtype\":\"I64\",\"shape\":[],"
+            "\"data_offsets\":[32,40]}}",
+            40);
     }
     ag_buf_free(&whole);
 }
@@ -565,8 +587,8 @@ static uint64_t next_random(uint64_t *s) {
     return *s >> 33;
 }
 
-/* Damaged copies of small valid files through the fuzz target, which opens them, opens the model and reads every tensor. The
- * seed is fixed: what failed once fails again. */
+/* Damaged copies of small valid files through the fuzz target, which opens them, opens the model and reads every
+ * tensor. The seed is fixed: what failed once fails again. */
 static void mutations(void **state) {
     (void)state;
     struct ag_buf seeds[3] = {{0}, {0}, {0}};
@@ -590,7 +612,8 @@ static void mutations(void **state) {
     struct ag_arena *arena = ag_arena_new("test");
     const char *text;
     size_t size;
-    assert_int_equal(ag_file_text(&text, &size, test_path("%s/model.safetensors", folder), 1 << 20, arena, NULL), AG_OK);
+    assert_int_equal(ag_file_text(&text, &size, test_path("%s/model.safetensors", folder), 1 << 20, arena, NULL),
+                     AG_OK);
     ag_buf_add(&seeds[2], text, size, NULL);
     ag_arena_free(arena);
 
@@ -604,12 +627,19 @@ static void mutations(void **state) {
         for (uint64_t k = 1 + next_random(&rng) % 3; k > 0; k--) {
             size_t at = next_random(&rng) % header;
             switch (next_random(&rng) % 4) {
-            case 0: data[at] ^= (uint8_t)(1u << next_random(&rng) % 8); break;
-            case 1: data[at] = values[next_random(&rng) % sizeof values]; break;
-            case 2: /* a whole number at once */
-                for (size_t i = at; i < at + 8 && i < n; i++) data[i] = i < at + 4 ? 0xff : (uint8_t)(next_random(&rng) % 2 * 0x7f);
+            case 0:
+                data[at] ^= (uint8_t)(1u << next_random(&rng) % 8);
                 break;
-            default: n = n > 1 ? 1 + next_random(&rng) % n : 1; break;
+            case 1:
+                data[at] = values[next_random(&rng) % sizeof values];
+                break;
+            case 2: /* a whole number at once */
+                for (size_t i = at; i < at + 8 && i < n; i++)
+                    data[i] = i < at + 4 ? 0xff : (uint8_t)(next_random(&rng) % 2 * 0x7f);
+                break;
+            default:
+                n = n > 1 ? 1 + next_random(&rng) % n : 1;
+                break;
             }
             if (header > n) header = n;
         }
@@ -620,9 +650,15 @@ static void mutations(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(safetensors_valid),    cmocka_unit_test(safetensors_header_sizes), cmocka_unit_test(safetensors_hostile),
-    cmocka_unit_test(shards),               cmocka_unit_test(folders),                  cmocka_unit_test(gguf_valid),
-    cmocka_unit_test(gguf_hostile_tensors), cmocka_unit_test(gguf_hostile_header),      cmocka_unit_test(every_length),
+    cmocka_unit_test(safetensors_valid),
+    cmocka_unit_test(safetensors_header_sizes),
+    cmocka_unit_test(safetensors_hostile),
+    cmocka_unit_test(shards),
+    cmocka_unit_test(folders),
+    cmocka_unit_test(gguf_valid),
+    cmocka_unit_test(gguf_hostile_tensors),
+    cmocka_unit_test(gguf_hostile_header),
+    cmocka_unit_test(every_length),
     cmocka_unit_test(mutations),
 };
 TEST_GROUP(checkpoint, "safetensors, shards and GGUF: valid and hostile files", tests)

@@ -1,5 +1,5 @@
-/* kernels/dequant*.c: every stored type, bit for bit what the formats' own numpy code gives (golden/make_dequant.py), and
- * both backends equal on anything. */
+/* kernels/dequant*.c: every stored type, bit for bit what the formats' own numpy code gives (golden/make_dequant.py),
+ * and both backends equal on anything. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -73,7 +73,7 @@ static void backends_agree(void **state) {
             struct ag_mark mark = ag_arena_mark(arena);
             int64_t n = blocks[k], bytes = n * kern_dtypes[d].block_bytes, D = kern_dtypes[d].block_elements;
             uint8_t *raw = AG_NEW(arena, uint8_t, bytes + 8, &err);
-            float *a = AG_ZEROS(arena, float, n * D + 1, &err), *b = AG_ZEROS(arena, float, n * D + 1, &err);
+            float *a = AG_ZEROS(arena, float, n *D + 1, &err), *b = AG_ZEROS(arena, float, n *D + 1, &err);
             assert_true(raw && a && b);
             for (int64_t i = 0; i < bytes; i += 8) {
                 uint64_t r = next(&seed);
@@ -83,7 +83,8 @@ static void backends_agree(void **state) {
             kern_dequant_cpu(b, raw, (enum kern_dtype)d, n, D);
             for (int64_t i = 0; i <= n * D; i++) {
                 if (memcmp(&a[i], &b[i], 4) != 0 && !(isnan(a[i]) && isnan(b[i]))) {
-                    fail_msg("%s, element %lld: %a and %a", kern_dtypes[d].name, (long long)i, (double)a[i], (double)b[i]);
+                    fail_msg("%s, element %lld: %a and %a", kern_dtypes[d].name, (long long)i, (double)a[i],
+                             (double)b[i]);
                 }
             }
             ag_arena_release(arena, mark);

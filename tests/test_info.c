@@ -16,7 +16,8 @@ static void says(int code, const char *arguments, const char *const *pieces) {
     if (got != code) fail_msg("info %s: exit %d, expected %d: %s", arguments, got, code, err.data);
     for (; *pieces; pieces++) {
         const char *text = code == 0 ? out.data : err.data;
-        if (!text || !strstr(text, *pieces)) fail_msg("info %s: '%s' is not in: %s", arguments, *pieces, text ? text : "nothing");
+        if (!text || !strstr(text, *pieces))
+            fail_msg("info %s: '%s' is not in: %s", arguments, *pieces, text ? text : "nothing");
     }
     ag_buf_free(&out);
     ag_buf_free(&err);
@@ -48,14 +49,17 @@ static void models(void **state) {
     t.more_config = ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2.0},\"strange_key\":\"x\"";
     tiny_save_hf(&t, folder, 2);
     tiny_save_gguf(&t, test_path("%s/m.gguf", folder));
-    SAYS(0, folder, "safetensors", "in 2 files", "model          info\n", "llama, 0.0 million", "2 layers, hidden 20, MLP 24, vocabulary 40",
-         "6 query heads, 2 key heads, 8 wide", "biases on q, k, v, o", "0-2 -> key head 0, 3-5 -> 1", "linear, theta 10000",
-         "divided by 2", "tied to the embedding", "none usable", "memory plan    2048 tokens on cpu",
-         "longer than the 64 positions", "2 x model.layers.N.self_attn.q_proj.weight", "[48, 20]", "strange_key", "28: 28 F32");
-    SAYS(0, test_path("%s/m.gguf --no-sha256 -v --tokens 10", folder), "GGUF version 3", "10 tokens", "blk.1.attn_k.bias", "[16]");
+    SAYS(0, folder, "safetensors", "in 2 files", "model          info\n", "llama, 0.0 million",
+         "2 layers, hidden 20, MLP 24, vocabulary 40", "6 query heads, 2 key heads, 8 wide", "biases on q, k, v, o",
+         "0-2 -> key head 0, 3-5 -> 1", "linear, theta 10000", "divided by 2", "tied to the embedding", "none usable",
+         "memory plan    2048 tokens on cpu", "longer than the 64 positions",
+         "2 x model.layers.N.self_attn.q_proj.weight", "[48, 20]", "strange_key", "28: 28 F32");
+    SAYS(0, test_path("%s/m.gguf --no-sha256 -v --tokens 10", folder), "GGUF version 3", "10 tokens",
+         "blk.1.attn_k.bias", "[16]");
 
     json_t *json = json_of(folder), *gguf = json_of(test_path("%s/m.gguf", folder));
-    static const char *const keys[] = {"layers", "hidden", "mlp", "vocabulary", "query_heads", "key_heads", "head_dim", "max_position"};
+    static const char *const keys[] = {"layers",      "hidden",    "mlp",      "vocabulary",
+                                       "query_heads", "key_heads", "head_dim", "max_position"};
     static const json_int_t values[] = {2, 20, 24, 40, 6, 2, 8, 64};
     for (int i = 0; i < 8; i++) {
         assert_int_equal(number(json, "model", keys[i]), values[i]);
@@ -86,13 +90,14 @@ static void refused_models(void **state) {
     assert_int_equal(test_cli(&out, NULL, "info --json %s", folder), 1); /* described as far as its files go */
     json_t *json = json_loadb(out.data, out.size, 0, NULL);
     assert_non_null(json);
-    assert_true(json_is_null(json_object_get(json, "model")) && json_array_size(json_object_get(json, "tensors")) == 21);
+    assert_true(json_is_null(json_object_get(json, "model")) &&
+                json_array_size(json_object_get(json, "tensors")) == 21);
     json_decref(json);
     ag_buf_free(&out);
     SAYS(1, test_path("%s/absent", folder), "absent", "opened");
     SAYS(1, "/dev/null", "/dev/null", "regular file");
     save_text(test_path("%s/short", folder), "abc");
-    SAYS(1, test_path("%s/short", folder), "short", "3 bytes");
+    SAYS(1, test_path("%s/short", folder), "short", "neither");
     SAYS(2, "", "a PATH is expected");
     SAYS(2, "a b", "info");
     SAYS(2, test_path("%s --tokens 0", folder), "--tokens");
@@ -142,8 +147,8 @@ static void hdf5(void **state) {
     assert_ok(ag_h5_write(file, "empty", AG_H5_I64, 1, none, NULL, &err), &err);
     assert_ok(ag_h5_write_texts(file, "prompts/id", texts, 2, &err), &err);
     assert_ok(ag_h5_close(file, &err), &err);
-    SAYS(0, path, "schema                 attgeo-something-9", "na\xc3\xafve \xe2\x9c\x93", "7 8 9", "12 x /layers/N/rope/keys", "f32   (3, 4)",
-         "/prompts/id", "text  (2)");
+    SAYS(0, path, "schema                 attgeo-something-9", "na\xc3\xafve \xe2\x9c\x93", "7 8 9",
+         "12 x /layers/N/rope/keys", "f32   (3, 4)", "/prompts/id", "text  (2)");
     SAYS(0, test_path("-v %s", path), "/layers/11/rope/keys");
     json_t *json = json_of(path);
     assert_int_equal(number(json, "attributes", "T"), 42);

@@ -48,7 +48,8 @@ static float *load(const struct model *model, const struct model_weight *w, int6
 
 #define N_WEIGHTS (sizeof(struct model_layer) - offsetof(struct model_layer, norm1)) / sizeof(struct model_weight)
 
-static void same_weight(const struct opened *a, const struct model_weight *x, const struct opened *b, const struct model_weight *y) {
+static void same_weight(const struct opened *a, const struct model_weight *x, const struct opened *b,
+                        const struct model_weight *y) {
     assert_true(!x->tensor == !y->tensor);
     if (!x->tensor) return;
     assert_int_equal(elements(x), elements(y));
@@ -82,24 +83,26 @@ static void same_model(const struct opened *a, const struct opened *b) {
     }
 }
 
-/* CASES.md: 6 query heads and 2 key heads, the same weights as safetensors and GGUF; here the weights, in test_forward the
- * scores. Biases are permuted too. Also in shards, and for the families whose GGUF is not permuted. */
+/* CASES.md: 6 query heads and 2 key heads, the same weights as safetensors and GGUF; here the weights, in test_forward
+ * the scores. Biases are permuted too. Also in shards, and for the families whose GGUF is not permuted. */
 static void formats_agree(void **state) {
     (void)state;
     struct tiny models[4];
     models[0] = tiny_llama;
     models[1] = tiny_llama;
     models[1].qkv_bias = models[1].o_bias = models[1].mlp_bias = models[1].tied = true;
-    models[2] = (struct tiny){.family = "qwen2", .L = 3, .C = 24, .F = 10, .V = 30, .Hq = 4, .Hk = 4, .D = 6, .qkv_bias = true};
-    models[3] =
-        (struct tiny){.family = "qwen3", .L = 2, .C = 12, .F = 10, .V = 30, .Hq = 4, .Hk = 2, .D = 10, .qk_norm = true, .tied = true};
+    models[2] =
+        (struct tiny){.family = "qwen2", .L = 3, .C = 24, .F = 10, .V = 30, .Hq = 4, .Hk = 4, .D = 6, .qkv_bias = true};
+    models[3] = (struct tiny){
+        .family = "qwen3", .L = 2, .C = 12, .F = 10, .V = 30, .Hq = 4, .Hk = 2, .D = 10, .qk_norm = true, .tied = true};
     for (size_t i = 0; i < 4; i++) {
-        const char *one = test_folder("model_hf"), *many = test_folder("model_hf_shards"), *g = test_folder("model_gguf");
+        const char *one = test_folder("model_hf"), *many = test_folder("model_hf_shards"),
+                   *g = test_folder("model_gguf");
         tiny_save_hf(&models[i], one, 1);
         tiny_save_hf(&models[i], many, 3);
         tiny_save_gguf(&models[i], test_path("%s/tiny.gguf", g));
-        struct opened a = open_model(one), b = open_model(many), c = open_model(test_path("%s/tiny.gguf", g)), d = open_model(g),
-                      e = open_model(test_path("%s/model.safetensors", one));
+        struct opened a = open_model(one), b = open_model(many), c = open_model(test_path("%s/tiny.gguf", g)),
+                      d = open_model(g), e = open_model(test_path("%s/model.safetensors", one));
         same_model(&a, &b);
         same_model(&a, &c);
         same_model(&a, &d);
@@ -137,7 +140,8 @@ static void permuted_blocks(void **state) {
         float *y = load(o.model, k, step);
         for (int r = 0; r < 16; r++) {
             int head = r / 8, i = r % 8, source = head * 8 + (i < 4 ? 2 * i : 2 * (i - 4) + 1);
-            for (int c = 0; c < 32; c++) assert_true(y[r * 32 + c] == (float)(int8_t)raw[source * 34 + 2 + c] * 0.0625f);
+            for (int c = 0; c < 32; c++)
+                assert_true(y[r * 32 + c] == (float)(int8_t)raw[source * 34 + 2 + c] * 0.0625f);
         }
         test_free(y);
     }
@@ -188,8 +192,9 @@ static void rope_divisors(void **state) {
     const char *folder = test_folder("model_rope");
     struct tiny t = tiny_llama;
     t.D = 16;
-    t.more_config = ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":4.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
-                    "\"original_max_position_embeddings\":64}";
+    t.more_config =
+        ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":4.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+        "\"original_max_position_embeddings\":64}";
     tiny_save_hf(&t, folder, 1);
     struct opened a = open_model(folder);
     assert_int_equal(a.model->rope.type, ROPE_LLAMA3);
@@ -218,14 +223,40 @@ static void configurations(void **state) {
     } cases[] = {
         {"llama", ",\"rope_scaling\":null", ROPE_DEFAULT, 1e4, 1, {0, 0, 0}},
         {"llama", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0}", ROPE_LINEAR, 1e4, 2, {0, 0, 0}},
-        {"llama", ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2,\"rope_theta\":5e5}", ROPE_LINEAR, 5e5, 2, {0, 0, 0}},
-        {"llama", ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":130000}", ROPE_DEFAULT, 130000, 1, {0, 0, 0}},
+        {"llama",
+         ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2,\"rope_theta\":5e5}",
+         ROPE_LINEAR,
+         5e5,
+         2,
+         {0, 0, 0}},
+        {"llama",
+         ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":130000}",
+         ROPE_DEFAULT,
+         130000,
+         1,
+         {0, 0, 0}},
         {"qwen2", ",\"sliding_window\":5,\"max_window_layers\":1", ROPE_DEFAULT, 1e4, 1, {0, 0, 0}},
         {"qwen2", ",\"use_sliding_window\":false,\"sliding_window\":5", ROPE_DEFAULT, 1e4, 1, {0, 0, 0}},
-        {"qwen2", ",\"use_sliding_window\":true,\"sliding_window\":5,\"max_window_layers\":1", ROPE_DEFAULT, 1e4, 1, {0, 5, 5}},
-        {"qwen3", ",\"use_sliding_window\":true,\"sliding_window\":7,\"max_window_layers\":9,\"layer_types\":[\"sliding_attention\","
-                  "\"full_attention\",\"sliding_attention\"]", ROPE_DEFAULT, 1e4, 1, {7, 0, 7}},
-        {"qwen3", ",\"use_sliding_window\":true,\"sliding_window\":null,\"max_window_layers\":0", ROPE_DEFAULT, 1e4, 1, {0, 0, 0}},
+        {"qwen2",
+         ",\"use_sliding_window\":true,\"sliding_window\":5,\"max_window_layers\":1",
+         ROPE_DEFAULT,
+         1e4,
+         1,
+         {0, 5, 5}},
+        {"qwen3",
+         ",\"use_sliding_window\":true,\"sliding_window\":7,\"max_window_layers\":9,\"layer_types\":[\"sliding_"
+         "attention\","
+         "\"full_attention\",\"sliding_attention\"]",
+         ROPE_DEFAULT,
+         1e4,
+         1,
+         {7, 0, 7}},
+        {"qwen3",
+         ",\"use_sliding_window\":true,\"sliding_window\":null,\"max_window_layers\":0",
+         ROPE_DEFAULT,
+         1e4,
+         1,
+         {0, 0, 0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *folder = test_folder("model_config");
@@ -267,7 +298,8 @@ static void text_part(void **state) {
     st_save(&w, test_path("%s/model.safetensors", other), 0);
     char *text = json_dumps(a.ckpt->config, 0);
     struct ag_buf config = {0};
-    ag_buf_printf(&config, NULL, "{\"model_type\":\"some_vl\",\"architectures\":[\"SomeVL\"],\"text_config\":%s}", text);
+    ag_buf_printf(&config, NULL, "{\"model_type\":\"some_vl\",\"architectures\":[\"SomeVL\"],\"text_config\":%s}",
+                  text);
     save_text(test_path("%s/config.json", other), config.data);
     struct opened b = open_model(other);
     same_model(&a, &b);
@@ -338,9 +370,11 @@ static void refused_configurations(void **state) {
         {"llama", ",\"rope_scaling\":{\"type\":\"longrope\",\"factor\":4.0}", "longrope", AG_E_UNSUPPORTED},
         {"llama", ",\"rope_scaling\":{\"type\":\"linear\"}", "factor", AG_E_FORMAT},
         {"llama", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":-2}", "factor", AG_E_FORMAT},
-        {"llama", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"mrope_section\":[1]}", "mrope_section", AG_E_UNSUPPORTED},
+        {"llama", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"mrope_section\":[1]}", "mrope_section",
+         AG_E_UNSUPPORTED},
         {"llama", ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1.0}}", "full_attention", AG_E_UNSUPPORTED},
-        {"llama", ",\"rope_parameters\":{\"rope_theta\":1e4,\"partial_rotary_factor\":0.5}", "partial_rotary_factor", AG_E_UNSUPPORTED},
+        {"llama", ",\"rope_parameters\":{\"rope_theta\":1e4,\"partial_rotary_factor\":0.5}", "partial_rotary_factor",
+         AG_E_UNSUPPORTED},
         {"llama", ",\"attn_logit_softcapping\":50.0", "attn_logit_softcapping", AG_E_UNSUPPORTED},
         {"llama", ",\"final_logit_softcapping\":30.0", "final_logit_softcapping", AG_E_UNSUPPORTED},
         {"llama", ",\"residual_multiplier\":0.22", "residual_multiplier", AG_E_UNSUPPORTED},
@@ -348,9 +382,10 @@ static void refused_configurations(void **state) {
         {"llama", ",\"is_causal\":false", "is_causal", AG_E_UNSUPPORTED},
         {"llama", ",\"sliding_window\":4096", "sliding window", AG_E_UNSUPPORTED},
         {"llama", ",\"hidden_activation\":\"gelu\"", "hidden_activation", AG_E_UNSUPPORTED},
-        {"qwen3", ",\"layer_types\":[\"sliding_attention\",\"full_attention\"]", "use_sliding_window", AG_E_UNSUPPORTED},
-        {"qwen3", ",\"use_sliding_window\":true,\"layer_types\":[\"chunked_attention\",\"full_attention\"]", "chunked_attention",
+        {"qwen3", ",\"layer_types\":[\"sliding_attention\",\"full_attention\"]", "use_sliding_window",
          AG_E_UNSUPPORTED},
+        {"qwen3", ",\"use_sliding_window\":true,\"layer_types\":[\"chunked_attention\",\"full_attention\"]",
+         "chunked_attention", AG_E_UNSUPPORTED},
         {"qwen3", ",\"layer_types\":[\"full_attention\"]", "layer_types", AG_E_FORMAT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -534,17 +569,18 @@ static void real_models(void **state) {
     struct opened o = open_model(test_smollm2());
     assert_true(o.model->L == 30 && o.model->C == 576 && o.model->F == 1536 && o.model->V == 49152 && o.model->tied);
     assert_true(o.model->shapes[0].Hq == 9 && o.model->shapes[0].Hk == 3 && o.model->shapes[0].D == 64);
-    assert_true(o.model->rope.theta == 1e5 && o.model->layers[29].q.rotate_heads == 9 && o.model->layers[29].k.rotate_heads == 3);
+    assert_true(o.model->rope.theta == 1e5 && o.model->layers[29].q.rotate_heads == 9 &&
+                o.model->layers[29].k.rotate_heads == 3);
     assert_non_null(o.model->chat_template_source);
     assert_string_equal(o.ckpt->file_type, "mostly Q4_1");
     close_model(&o);
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(formats_agree),    cmocka_unit_test(permuted_blocks),        cmocka_unit_test(rope_frequencies),
-    cmocka_unit_test(rope_divisors),    cmocka_unit_test(configurations),         cmocka_unit_test(text_part),
-    cmocka_unit_test(tied_heads),       cmocka_unit_test(refused_configurations), cmocka_unit_test(refused_values),
-    cmocka_unit_test(refused_tensors),  cmocka_unit_test(refused_gguf),           cmocka_unit_test(out_of_memory),
+    cmocka_unit_test(formats_agree),   cmocka_unit_test(permuted_blocks),        cmocka_unit_test(rope_frequencies),
+    cmocka_unit_test(rope_divisors),   cmocka_unit_test(configurations),         cmocka_unit_test(text_part),
+    cmocka_unit_test(tied_heads),      cmocka_unit_test(refused_configurations), cmocka_unit_test(refused_values),
+    cmocka_unit_test(refused_tensors), cmocka_unit_test(refused_gguf),           cmocka_unit_test(out_of_memory),
     cmocka_unit_test(real_models),
 };
 TEST_GROUP(model, "checkpoints as models: families, shapes, RoPE, what is refused", tests)
