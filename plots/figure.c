@@ -38,6 +38,37 @@ static void extend(double *lo, double *hi, double value) {
     *hi = fmax(*hi, value);
 }
 
+/* One curve. mark: 1 at a point that has no neighbour, so no band; the script gives it a bar. */
+static void write_curve(FILE *tsv, const struct plot_results *r, const struct plot_basis *basis, enum ag_role role) {
+    for (int64_t l = 0; l < r->Ls; l++) {
+        const int64_t i = l * r->roles + role;
+        const double *mean = basis->layer_align + i;
+        const bool alone =
+            (l == 0 || !plot_drawable(mean[-r->roles])) && (l + 1 == r->Ls || !plot_drawable(mean[r->roles]));
+        /* gnuplot draws bands across a gap unless a blank line is there. */
+        if (l > 0 && !(plot_drawable(*mean) && plot_drawable(mean[-r->roles]))) fputc('\n', tsv);
+        plot_row(tsv, basis, r->layer[l]);
+        fprintf(tsv, "\t%s", ag_role_names[role]);
+        plot_cell(tsv, *mean);
+        plot_cell(tsv, basis->layer_lo[i]);
+        plot_cell(tsv, basis->layer_hi[i]);
+        fprintf(tsv, "\t%d\n", alone);
+    }
+    fputs("\n\n", tsv);
+}
+
+/* Needle minus distractor within a prompt. mark: the sign of an interval that excludes 0, else 0. */
+static void write_differences(FILE *tsv, const struct plot_results *r, const struct plot_basis *basis) {
+    for (int64_t l = 0; l < r->Ls; l++) {
+        plot_row(tsv, basis, r->layer[l]);
+        fputs("\tneedle-distractor", tsv);
+        plot_cell(tsv, basis->layer_delta[l]);
+        plot_cell(tsv, basis->layer_delta_lo[l]);
+        plot_cell(tsv, basis->layer_delta_hi[l]);
+        fprintf(tsv, "\t%d\n", basis->layer_delta_hi[l] < 0 ? -1 : basis->layer_delta_lo[l] > 0 ? 1 : 0);
+    }
+}
+
 enum ag_status plot_write_separation(FILE *tsv, const struct plot_choice *choice, struct ag_arena *arena,
                                      struct ag_error *err) {
     const struct plot_results *r = choice->results;
@@ -87,30 +118,18 @@ enum ag_status plot_write_separation(FILE *tsv, const struct plot_choice *choice
     } else {
         plot_header(tsv, "note2", "Layers differ in head dimension: no r/D line.");
     }
-    plot_header(tsv, "note3",
+    plot_header(
+        tsv, "note3",
+        "▼ ▲ at the top: layers where needle lies below or above distractor within prompts (the 95 %% interval of the "
+        "difference excludes 0).");
+    plot_header(tsv, "note4",
                 "Of %" PRId64 " points: %" PRId64 " missing or not drawable, %" PRId64 " without an interval%s.",
                 points, missing, bare, r->units < 2 ? " (one unit has none)" : "");
-    fputs("basis\tlayer\trole\talignment\tlo\thi\talone\n", tsv);
+    fputs("basis\tlayer\trole\talignment\tlo\thi\tmark\n", tsv);
     for (int b = 0; b < choice->n_panels; b++) {
-        const struct plot_basis *basis = choice->panel[b];
-        for (int k = 0; k < SEPARATION_ROLES; k++) {
-            if (b > 0 || k > 0) fputs("\n\n", tsv);
-            for (int64_t l = 0; l < r->Ls; l++) {
-                const int64_t i = l * r->roles + separation_roles[k];
-                const double *mean = basis->layer_align + i;
-                /* A point with no neighbour shows no band: the script gives it a bar. */
-                const bool alone =
-                    (l == 0 || !plot_drawable(mean[-r->roles])) && (l + 1 == r->Ls || !plot_drawable(mean[r->roles]));
-                /* gnuplot draws bands across a gap unless a blank line is there. */
-                if (l > 0 && !(plot_drawable(*mean) && plot_drawable(mean[-r->roles]))) fputc('\n', tsv);
-                plot_row(tsv, basis, r->layer[l]);
-                fprintf(tsv, "\t%s", ag_role_names[separation_roles[k]]);
-                plot_cell(tsv, *mean);
-                plot_cell(tsv, basis->layer_lo[i]);
-                plot_cell(tsv, basis->layer_hi[i]);
-                fprintf(tsv, "\t%d\n", alone);
-            }
-        }
+        if (b > 0) fputs("\n\n", tsv);
+        for (int k = 0; k < SEPARATION_ROLES; k++) write_curve(tsv, r, choice->panel[b], separation_roles[k]);
+        write_differences(tsv, r, choice->panel[b]);
     }
     return AG_OK;
 }

@@ -21,8 +21,9 @@ extern const char *const plot_pooling_names[PLOT_POOL_COUNT + 1];
 struct plot_basis {
     const char *name;
     const double *delta[PLOT_POOL_COUNT], *lo[PLOT_POOL_COUNT], *hi[PLOT_POOL_COUNT];
-    const double *p, *q;                             /* pooling prompt only */
-    const double *layer_align, *layer_lo, *layer_hi; /* (Ls, roles) */
+    const double *p, *q;                                         /* pooling prompt only */
+    const double *layer_align, *layer_lo, *layer_hi;             /* (Ls, roles) */
+    const double *layer_delta, *layer_delta_lo, *layer_delta_hi; /* (Ls) needle - distractor within a prompt */
     const double *effective_rank, *participation_ratio, *stable_rank, *ev_r;
     const double *scree, *explained; /* (Ls, H, Dmax) */
     /* Share of cells below 0 with its interval, by pooling. */

@@ -78,6 +78,9 @@ static enum ag_status read_basis(const struct reading *in, struct plot_basis *ba
     AG_TRY(read_array(in, &basis->layer_align, name, "layer_align", 2, r->Ls, r->roles, 0));
     AG_TRY(read_array(in, &basis->layer_lo, name, "layer_align_lo", 2, r->Ls, r->roles, 0));
     AG_TRY(read_array(in, &basis->layer_hi, name, "layer_align_hi", 2, r->Ls, r->roles, 0));
+    AG_TRY(read_array(in, &basis->layer_delta, name, "layer_delta", 1, r->Ls, 0, 0));
+    AG_TRY(read_array(in, &basis->layer_delta_lo, name, "layer_delta_lo", 1, r->Ls, 0, 0));
+    AG_TRY(read_array(in, &basis->layer_delta_hi, name, "layer_delta_hi", 1, r->Ls, 0, 0));
     AG_TRY(read_array(in, &basis->scree, name, "scree", 3, r->Ls, r->H, r->Dmax));
     AG_TRY(read_array(in, &basis->explained, name, "explained", 3, r->Ls, r->H, r->Dmax));
     for (int i = 0; i < PLOT_POOL_COUNT; i++) {

@@ -97,6 +97,16 @@ static void put_basis(hid_t file, const struct made *m, const char *basis, doubl
             a[i] = e > 0 && !interval ? NAN : curve_at(m, i) + (e == 1 ? -0.03 : e == 2 ? 0.03 : 0);
         put(file, basis, name, 2, m->Ls, ROLES, 0, a);
     }
+    for (int e = 0; e < 3; e++) {
+        char name[64];
+        snprintf(name, sizeof name, "layer_delta%s", ends[e]);
+        for (int64_t l = 0; l < m->Ls; l++)
+            a[l] = m->content == ALL_NAN || (e > 0 && !interval) ? NAN
+                                                                 : 0.04 * (double)(l - 1) + (e == 1   ? -0.03
+                                                                                             : e == 2 ? 0.03
+                                                                                                      : 0);
+        put(file, basis, name, 1, m->Ls, 0, 0, a);
+    }
     static const char *const ranks[] = {"effective_rank", "participation_ratio", "stable_rank", "ev_r"};
     for (int k = 0; k < 4; k++) {
         for (int64_t i = 0; i < cells; i++)
@@ -333,6 +343,34 @@ static void counts_on_figure(void **state) {
     assert_non_null(strstr(svg, "12 beyond the range"));
 }
 
+static void curves_table(void **state) {
+    (void)state;
+    const char *folder = test_folder("plot_curves");
+    size_t size;
+    plot_ok(make_results(folder, &ordinary), folder, "--format svg --figure separation,spectra,rank");
+    const char *table = slurp(test_path("%s/separation.tsv", folder), &size);
+    assert_int_equal(count(table, "\nhaystack\t"), 3 * 5); /* the basis; four roles and the differences */
+    const char *row = strstr(table, "\nhaystack\t2\tdistractor\t");
+    double v[3];
+    assert_non_null(row);
+    assert_int_equal(sscanf(row, "\nhaystack\t2\tdistractor\t%lf\t%lf\t%lf\t0\n", &v[0], &v[1], &v[2]), 3);
+    const double expected = wave(2 * ROLES + AG_ROLE_DISTRACTOR, 0.5, 0.1);
+    assert_true(fabs(v[0] - expected) <= 1e-8 && fabs(v[1] - expected + 0.03) <= 1e-8 &&
+                fabs(v[2] - expected - 0.03) <= 1e-8);
+    /* Differences -0.04, 0, 0.04, each +- 0.03. */
+    assert_non_null(strstr(table, "\nprompt\t0\tneedle-distractor\t-0.04\t-0.07\t-0.01\t-1\n"));
+    assert_non_null(strstr(table, "\nprompt\t1\tneedle-distractor\t0\t-0.03\t0.03\t0\n"));
+    assert_non_null(strstr(table, "\nprompt\t2\tneedle-distractor\t0.04\t0.01\t0.07\t1\n"));
+    table = slurp(test_path("%s/spectra.tsv", folder), &size);
+    assert_non_null(strstr(table, "\nprompt\t1\tmean\t2\tNaN\t0.75\tNaN\n"));
+    assert_non_null(strstr(table, "\nprompt\t1\t1\t3\t0.125\t0.875\t0.125\n"));
+    table = slurp(test_path("%s/rank.tsv", folder), &size);
+    row = strstr(table, "\nprompt\t1\tmedian\tstable_rank\t");
+    assert_non_null(row);
+    assert_true(fabs(strtod(row + strlen("\nprompt\t1\tmedian\tstable_rank\t"), NULL) -
+                     0.5 * (wave(2, 3, 0.5) + wave(3, 3, 0.5))) <= 1e-8);
+}
+
 static void pooling_and_basis(void **state) {
     (void)state;
     const char *folder = test_folder("plot_pooling");
@@ -563,9 +601,10 @@ static void helpers(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(every_shape),      cmocka_unit_test(many_cells),        cmocka_unit_test(heatmap_table),
-    cmocka_unit_test(counts_on_figure), cmocka_unit_test(pooling_and_basis), cmocka_unit_test(redrawn_equal),
-    cmocka_unit_test(hostile_names),    cmocka_unit_test(bad_inputs),        cmocka_unit_test(nothing_replaced),
-    cmocka_unit_test(gnuplot_missing),  cmocka_unit_test(scripts_refuse),    cmocka_unit_test(helpers),
+    cmocka_unit_test(every_shape),      cmocka_unit_test(many_cells),      cmocka_unit_test(heatmap_table),
+    cmocka_unit_test(counts_on_figure), cmocka_unit_test(curves_table),    cmocka_unit_test(pooling_and_basis),
+    cmocka_unit_test(redrawn_equal),    cmocka_unit_test(hostile_names),   cmocka_unit_test(bad_inputs),
+    cmocka_unit_test(nothing_replaced), cmocka_unit_test(gnuplot_missing), cmocka_unit_test(scripts_refuse),
+    cmocka_unit_test(helpers),
 };
 TEST_GROUP(plot, "figures: tables, pictures, degenerate data, gnuplot missing or failing", tests)

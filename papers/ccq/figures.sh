@@ -30,10 +30,14 @@ for tap in rope norm; do
     step "$attgeo" plot "$folder/$tap.h5" --figure separation,delta-mu --force -o "$folder/$tap"
     step "$attgeo" plot "$folder/$tap.h5" --figure delta-mu --pooling token --force -o "$folder/$tap/token"
 done
+echo
+awk -f papers/ccq/verdicts.awk "$folder"/*/delta-mu.tsv "$folder"/*/token/delta-mu.tsv "$folder"/*/separation.tsv |
+    tee "$folder/verdicts.tsv"
 cat <<TEXT
 
 Figure 1 (alignment by layer and role): $folder/rope/separation.pdf, $folder/norm/separation.pdf
 Figure 5 (Delta-mu by layer and head):  $folder/rope/token/delta-mu.pdf pools all tokens as the paper does;
                                         $folder/rope/delta-mu.pdf pools within prompts and tests each cell. norm: the same.
+The numbers above:                      $folder/verdicts.tsv
 In every figure the haystack control stands on the right; papers/ccq/claims.md says how to read it.
 TEXT
