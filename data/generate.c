@@ -319,13 +319,20 @@ static enum ag_status check_length(struct generator *g, struct ag_error *err) {
     }
     AG_TRY(sentence_cost(g, g->shortest, &cost, err));
     /* One token to spare: the first piece of a text may take one more without the blank before it. */
-    if (o->length < largest + cost + 1)
+    if (o->length <= largest)
         return ag_fail(err, AG_E_USAGE,
                        "--length %lld is too short: %lld fact%s and the question take %lld tokens, the shortest "
                        "sentence of the haystack %lld; give --length %lld or more%s",
                        (long long)o->length, (long long)o->distractors + 1, o->distractors ? "s" : "",
                        (long long)largest, (long long)cost, (long long)(largest + cost + 1),
                        o->distractors > 1 ? ", or fewer --distractors" : "");
+    if (o->length <= largest + cost)
+        return ag_fail(
+            err, AG_E_USAGE,
+            "--length %lld is too short: beside the facts and the question (%lld tokens) not even the shortest "
+            "sentence of %s fits (%lld tokens); give --length %lld or more, or a --haystack of shorter sentences",
+            (long long)o->length, (long long)largest, g->haystack->path, (long long)cost,
+            (long long)(largest + cost + 1));
     if (!o->repeat && total < o->length - smallest)
         return ag_fail(err, AG_E_USAGE,
                        "--length %lld is longer than %s can fill: its %lld different sentences and the facts take %lld "

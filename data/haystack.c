@@ -58,8 +58,9 @@ static bool is_abbreviation(const char *text, size_t start, size_t at) {
 
 /* ---- sentences -------------------------------------------------------------------------------------------------- */
 
-/* End of the sentence that starts at `start` of one paragraph, whose blanks are single: an offset <= n. */
-static size_t sentence_end(const char *text, size_t start, size_t n) {
+/* End of the sentence that starts at `start` of one paragraph, whose blanks are single: an offset <= n. before_small: a
+ * full stop ends a sentence before a small letter too. */
+static size_t sentence_end(const char *text, size_t start, size_t n, bool before_small) {
     for (size_t i = start; i < n;) {
         size_t stop = one_of(text + i, cjk_stops), at = i;
         bool cjk = stop > 0;
@@ -72,7 +73,7 @@ static size_t sentence_end(const char *text, size_t start, size_t n) {
         while (i < n && (text[i] == '.' || text[i] == '!' || text[i] == '?')) i++;
         for (size_t closer; i < n && (closer = one_of(text + i, closers)) > 0;) i += closer;
         if (i >= n || cjk) return i < n ? i : n;
-        if (text[i] != ' ' || islower((unsigned char)text[i + 1])) continue;
+        if (text[i] != ' ' || (!before_small && islower((unsigned char)text[i + 1]))) continue;
         if (text[at] == '.' && is_abbreviation(text, start, at)) continue;
         return i;
     }
@@ -133,6 +134,38 @@ static enum ag_status join(struct haystack *haystack, size_t bytes, struct ag_ar
     return AG_OK;
 }
 
+/* Reads the paragraph at *at, makes its blanks single in `line`, and returns how many sentences it has; where `out` is
+ * given they are copied to *pool, which moves on. */
+static int64_t paragraph(const char *text, size_t n, size_t *at, char *line, bool before_small, const char **out,
+                         char **pool) {
+    size_t length = 0, i = *at;
+    int64_t found = 0;
+    for (int breaks = 0; i < n && breaks < 2; i++) {
+        if (is_blank(text[i])) {
+            breaks += text[i] == '\n';
+            if (length && line[length - 1] != ' ') line[length++] = ' ';
+        } else {
+            breaks = 0;
+            line[length++] = text[i];
+        }
+    }
+    *at = i;
+    while (length && line[length - 1] == ' ') length--;
+    line[length] = 0;
+    for (size_t start = 0, end; start < length; start = end < length && line[end] == ' ' ? end + 1 : end) {
+        end = sentence_end(line, start, length, before_small);
+        if (!has_letter(line + start, end - start)) continue;
+        if (out) {
+            memcpy(*pool, line + start, end - start);
+            (*pool)[end - start] = 0;
+            out[found] = *pool;
+            *pool += end - start + 1;
+        }
+        found++;
+    }
+    return found;
+}
+
 enum ag_status haystack_parse(struct haystack *out, const char *text, size_t n, const char *name,
                               struct ag_arena *arena, struct ag_error *err) {
     enum ag_status status;
@@ -140,51 +173,26 @@ enum ag_status haystack_parse(struct haystack *out, const char *text, size_t n, 
     *out = (struct haystack){.path = name};
     AG_TRY(check_text(text, n, name, err));
 
-    /* Twice over the text: count the sentences, then keep them. A paragraph is normalised in place in `line`. */
-    char *line = AG_NEW(arena, char, (int64_t)n + 1, err);
+    /* Twice over the text: count the sentences, then keep them. A paragraph is normalised in place in `line`. Prose has
+     * a sentence in every few lines; a text without is taken for one that writes no capitals, and counted anew. */
+    char *line = AG_NEW(arena, char, (int64_t)n + 1, err), *pool = NULL;
     if (!line) return AG_E_MEMORY;
-    char *pool = NULL;
-    for (int pass = 0; pass < 2; pass++) {
-        int64_t found = 0;
-        for (size_t i = 0; i < n;) {
-            size_t length = 0;
-            for (int breaks = 0; i < n && breaks < 2; i++) {
-                if (is_blank(text[i])) {
-                    breaks += text[i] == '\n';
-                    if (length && line[length - 1] != ' ') line[length++] = ' ';
-                } else {
-                    breaks = 0;
-                    line[length++] = text[i];
-                }
-            }
-            while (length && line[length - 1] == ' ') length--;
-            line[length] = 0;
-            for (size_t start = 0; start < length;) {
-                size_t end = sentence_end(line, start, length);
-                if (has_letter(line + start, end - start)) {
-                    if (pass) {
-                        out->sentence[found] = pool;
-                        memcpy(pool, line + start, end - start);
-                        pool[end - start] = 0;
-                        pool += end - start + 1;
-                    }
-                    found++;
-                }
-                start = end < length && line[end] == ' ' ? end + 1 : end;
-            }
-        }
-        if (!pass) {
-            if (!found)
-                return ag_fail(
-                    err, AG_E_FORMAT,
-                    "%s: no sentence found in %zu bytes; a haystack is prose whose sentences end with . ! or ?", name,
-                    n);
-            out->n = found;
-            out->sentence = AG_NEW(arena, const char *, found, err);
-            pool = AG_NEW(arena, char, (int64_t)n + found, err);
-            if (!out->sentence || !pool) return AG_E_MEMORY;
-        }
+    int64_t found = 0;
+    bool small = false;
+    for (size_t i = 0; i < n;) found += paragraph(text, n, &i, line, small, NULL, NULL);
+    if (found < 2 || found < (int64_t)(n / 400)) {
+        small = true;
+        found = 0;
+        for (size_t i = 0; i < n;) found += paragraph(text, n, &i, line, small, NULL, NULL);
     }
+    if (!found)
+        return ag_fail(err, AG_E_FORMAT,
+                       "%s: no sentence found in %zu bytes; a haystack is prose whose sentences end with . ! or ?",
+                       name, n);
+    out->sentence = AG_NEW(arena, const char *, found, err);
+    pool = AG_NEW(arena, char, (int64_t)n + found, err);
+    if (!out->sentence || !pool) return AG_E_MEMORY;
+    for (size_t i = 0; i < n;) out->n += paragraph(text, n, &i, line, small, out->sentence + out->n, &pool);
     AG_TRY(drop_repeated(out, arena, err));
     AG_TRY(join(out, n, arena, err));
     return AG_OK;

@@ -21,7 +21,8 @@ struct haystack {
  * file), invalid UTF-8 (with its byte position), more than HAYSTACK_LIMIT bytes.
  *
  * A sentence ends at . ! ? (closing quotes and brackets included) before a blank and anything but a small letter, not
- * after an initial or a common abbreviation; at a CJK full stop; and at an empty line. */
+ * after an initial or a common abbreviation; at a CJK full stop; and at an empty line. In a text
+ * with fewer than one such end in 400 bytes, or only one, small letters begin sentences too. */
 enum ag_status haystack_open(struct haystack *out, const char *path, struct ag_arena *arena, struct ag_error *err);
 /* The same on n bytes in memory; name appears in messages and becomes path. */
 enum ag_status haystack_parse(struct haystack *out, const char *text, size_t n, const char *name,

@@ -591,6 +591,13 @@ static void sentences(void **state) {
     assert_int_equal(h.repeated, 1);
     assert_non_null(strstr(h.text, "him. \"Go on!\" he"));
     assert_non_null(strstr(h.lower, "dr. who met j. smith"));
+    /* no capitals at all */
+    struct ag_buf small = {0};
+    for (int i = 0; i < 40; i++) assert_int_equal(ag_buf_printf(&small, NULL, "line %d goes on and ends. ", i), AG_OK);
+    assert_ok(haystack_parse(&h, small.data, small.size, "small", fixture->arena, &err), &err);
+    assert_int_equal(h.n, 40);
+    assert_string_equal(h.sentence[39], "line 39 goes on and ends.");
+    ag_buf_free(&small);
 }
 
 static void hostile_haystacks(void **state) {
@@ -854,7 +861,8 @@ static void command_refuses(void **state) {
     /* nothing but what the test put there */
     assert_int_equal(system(test_path("test $(ls %s | wc -l) = 4", folder)), 0);
     const char *program = getenv("ATTGEO");
-    int code = system(test_path("%s prompts %s -q -l 1500 >/dev/full 2>%s/full", program ? program : "build/attgeo", good, folder));
+    int code = system(
+        test_path("%s prompts %s -q -l 1500 >/dev/full 2>%s/full", program ? program : "build/attgeo", good, folder));
     assert_int_equal(WIFEXITED(code) ? WEXITSTATUS(code) : -1, 1);
     assert_int_equal(system(test_path("test $(wc -l < %s/full) = 1 && grep -q attgeo: %s/full", folder, folder)), 0);
 }
