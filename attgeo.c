@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/commands.h"
+#include "kernels/kernels.h"
 
 static const struct ag_command *const commands[] = {
     &command_prompts, &command_plot,
@@ -9,5 +10,6 @@ static const struct ag_command *const commands[] = {
 };
 
 int main(int argc, char **argv) {
+    kern_blas_core_fix(argv); /* may start the program anew */
     return ag_cli_main(argc, argv, commands, (int)(sizeof commands / sizeof commands[0]), stdout, stderr);
 }

@@ -96,9 +96,9 @@ static void task(float *y, const float *x, const float *w, const float *bias, co
 void kern_linear_cpu(float *y, const float *x, const float *w, const float *bias, const struct kern_tile *tiles,
                      int64_t n_tiles, int64_t N, int64_t K, int64_t ldy, int64_t ldx, bool accumulate) {
     if (n_tiles <= 0 || N <= 0) return;
-    /* Tiles a task: few enough that its rows of x stay in the cache and that every thread gets a dozen tasks. */
+    /* Tiles a task: few enough that its rows of x stay in the cache and that every thread gets a few tasks. */
     const int64_t blocks = (N + COLUMNS - 1) / COLUMNS, threads = kern_threads();
-    int64_t rows = CHUNK_BYTES / 4 / (K > 0 ? K : 1), most = n_tiles * blocks / (12 * threads);
+    int64_t rows = CHUNK_BYTES / 4 / (K > 0 ? K : 1), most = n_tiles * blocks / (4 * threads);
     int64_t group = (rows < CHUNK_ROWS ? rows : CHUNK_ROWS) / KERN_TILE_ROWS;
     if (group > most) group = most;
     if (group < 1) group = 1;
