@@ -312,6 +312,25 @@ static void wanted_logits(void **state) {
     for (int64_t t = 0; t < s.tokens.T; t += 7)
         assert_true(test_distance(some.logits + t * V, all.logits + t * V, V) <= 1e-5);
 
+    /* The same in several groups, and in several waves. */
+    struct seen tight;
+    struct forward_plan roomy, plan;
+    assert_ok(forward_plan(&roomy, &s.request, &err), &err);
+    for (int waves = 0; waves < 2; waves++) {
+        s.request.memory_limit = waves ? 1 : roomy.peak_bytes - 1;
+        if (waves) {
+            test_refused(forward_plan(&plan, &s.request, &err), AG_E_MEMORY, &err, NULL);
+            err = (struct ag_error)AG_ERROR_INIT;
+            s.request.memory_limit = plan.peak_bytes;
+        }
+        assert_ok(forward_plan(&plan, &s.request, &err), &err);
+        assert_true(waves ? plan.waves > 1 : plan.waves == 1 && plan.group_tokens < s.tokens.T);
+        subject_run(&tight, &s);
+        assert_int_equal(tight.logit_rows, some.logit_rows);
+        assert_memory_equal(tight.logits, some.logits, (size_t)(s.tokens.T * V) * 4);
+    }
+    s.request.memory_limit = 0;
+
     /* Scores, from a plain log-sum-exp in double. The last two tokens of every prompt are its answer. */
     uint8_t *role = AG_ZEROS(s.arena, uint8_t, s.tokens.T, &err), *value = AG_ZEROS(s.arena, uint8_t, s.tokens.T, &err);
     for (int64_t p = 0; p < s.tokens.P; p++)
@@ -323,7 +342,6 @@ static void wanted_logits(void **state) {
         struct score score;
         assert_ok(score_begin(&score, &s.tokens, s.request.ops, s.arena, &err), &err);
         score_wanted(wanted, &s.tokens, answers);
-        struct forward_plan plan;
         assert_ok(forward_plan(&plan, &s.request, &err), &err);
         struct forward_sink sink = {.self = &score, .logits = score_logits};
         assert_ok(forward_run(&s.request, &plan, &sink, &err), &err);
