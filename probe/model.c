@@ -431,31 +431,33 @@ static enum ag_status read_permuted(uint8_t *out, uint8_t *head, const struct mo
     return AG_OK;
 }
 
-enum ag_status model_load(float *out, const struct model *model, const struct model_weight *weight, int64_t row,
-                          int64_t count, void *raw, const struct kern_ops *ops, struct ag_error *err) {
-    enum ag_status status;
+enum ag_status model_read(void *raw, void *scratch, const struct model *model, const struct model_weight *weight,
+                          int64_t row, int64_t count, struct ag_error *err) {
     const struct ckpt_tensor *t = weight->tensor;
     bool vector = t->rank < 2;
-    int64_t rows = vector ? 1 : t->shape[0], columns = vector ? t->elements : t->elements / rows;
+    int64_t rows = vector ? 1 : t->shape[0];
     if (row < 0 || count < 0 || count > rows || row > rows - count) {
         return ag_fail(err, AG_E_INTERNAL, "tensor '%s': rows %lld + %lld asked for, it has %lld", t->name,
                        (long long)row, (long long)count, (long long)rows);
     }
-    if (weight->rotate_heads > 0) {
-        int64_t bytes = (int64_t)t->bytes / t->shape[0];
-        uint8_t *head = (uint8_t *)raw + (vector ? t->shape[0] : count) * bytes;
-        AG_TRY(read_permuted(raw, head, model, weight, vector ? 0 : row, vector ? t->shape[0] : count, err));
-    } else {
-        AG_TRY(ckpt_read_rows(model->ckpt, t, raw, row, count, err));
-    }
-    ops->dequant(out, raw, (enum kern_dtype)t->dtype, count, columns);
+    if (weight->rotate_heads == 0) return ckpt_read_rows(model->ckpt, t, raw, row, count, err);
+    return read_permuted(raw, scratch, model, weight, vector ? 0 : row, vector ? t->shape[0] : count, err);
+}
+
+int64_t model_scratch_bytes(const struct model_weight *weight) {
+    return weight->rotate_heads > 0 ? (int64_t)weight->tensor->bytes / weight->rotate_heads : 0; /* one head */
+}
+
+enum ag_status model_load(float *out, const struct model *model, const struct model_weight *weight, int64_t row,
+                          int64_t count, void *raw, const struct kern_ops *ops, struct ag_error *err) {
+    const struct ckpt_tensor *t = weight->tensor;
+    char *scratch = (char *)raw + ckpt_row_bytes(t) * count;
+    enum ag_status status = model_read(raw, scratch, model, weight, row, count, err);
+    if (status != AG_OK) return status;
+    ops->dequant(out, raw, (enum kern_dtype)t->dtype, count, t->rank < 2 ? t->elements : t->elements / t->shape[0]);
     return AG_OK;
-fail:
-    return status;
 }
 
 int64_t model_raw_bytes(const struct model_weight *weight, int64_t count) {
-    const struct ckpt_tensor *t = weight->tensor;
-    int64_t bytes = ckpt_row_bytes(t) * count;
-    return weight->rotate_heads > 0 ? bytes + (int64_t)t->bytes / weight->rotate_heads : bytes; /* and one head */
+    return ckpt_row_bytes(weight->tensor) * count + model_scratch_bytes(weight);
 }

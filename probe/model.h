@@ -55,8 +55,12 @@ struct model {
 enum ag_status model_open(struct model **out, const struct ckpt *ckpt, struct ag_error *err);
 void model_close(struct model *model);
 
-/* `count` rows from `row` of a weight as f32 (dequantised, unpermuted) into out; vectors: one row. raw: scratch of
- * model_raw_bytes(weight, count). */
+/* The stored bytes of `count` rows from `row` of a weight, in the order of Hugging Face (unpermuted), still to be
+ * dequantised; vectors: one row. scratch: model_scratch_bytes(weight) bytes. */
+enum ag_status model_read(void *raw, void *scratch, const struct model *model, const struct model_weight *weight,
+                          int64_t row, int64_t count, struct ag_error *err);
+int64_t model_scratch_bytes(const struct model_weight *weight);
+/* The same as f32 into out. raw: scratch of model_raw_bytes(weight, count). */
 enum ag_status model_load(float *out, const struct model *model, const struct model_weight *weight, int64_t row,
                           int64_t count, void *raw, const struct kern_ops *ops, struct ag_error *err);
 int64_t model_raw_bytes(const struct model_weight *weight, int64_t count);

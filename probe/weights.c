@@ -42,8 +42,6 @@ static int64_t part_raw_bytes(const struct weight_part *part) {
     return part->rows * (part->columns / info->block_elements) * info->block_bytes;
 }
 
-static bool needs_reordering(const struct weight_part *part) { return part->weight && part->weight->rotate_heads > 0; }
-
 void weight_set_layout(struct weight_set *set) {
     set->raw_bytes = set->out_floats = set->staging_bytes = 0;
     for (int s = 0; s < SLOT_COUNT; s++) {
@@ -61,7 +59,8 @@ void weight_set_layout(struct weight_set *set) {
             part->raw_bytes = part_raw_bytes(part);
             part->raw_offset = set->raw_bytes;
             part->out_offset = set->out_floats;
-            if (needs_reordering(part) && part->raw_bytes > set->staging_bytes) set->staging_bytes = part->raw_bytes;
+            int64_t scratch = part->weight ? model_scratch_bytes(part->weight) : 0;
+            if (scratch > set->staging_bytes) set->staging_bytes = scratch;
             /* Parts that are used where they lie must touch one another. */
             set->raw_bytes += direct ? part->raw_bytes : aligned(part->raw_bytes);
             if (!direct) set->out_floats += part->rows * part->columns;
@@ -87,20 +86,6 @@ struct weights {
     bool started, busy, pending, quit;
 };
 
-/* GGUF files of llama keep rows of q and k so that rotary pairs are neighbours: undone on the raw rows, which are
- * cheaper to move than f32 (spec/softmax-models.md section 2). A row of a bias is one element. */
-static void reorder(char *out, const char *in, const struct weight_part *part) {
-    const struct ckpt_tensor *tensor = part->weight->tensor;
-    int64_t n = tensor->rank < 2 ? tensor->elements : part->rows, row_bytes = part->raw_bytes / n;
-    int64_t heads = part->weight->rotate_heads, D = n / heads;
-    for (int64_t h = 0; h < heads; h++) {
-        for (int64_t r = 0; r < D; r++) {
-            int64_t from = r < D / 2 ? 2 * r : 2 * (r - D / 2) + 1;
-            memcpy(out + (h * D + r) * row_bytes, in + (h * D + from) * row_bytes, (size_t)row_bytes);
-        }
-    }
-}
-
 static enum ag_status read_set(struct weights *weights) {
     const struct weight_set *set = &weights->set;
     struct ag_error *err = &weights->err;
@@ -112,10 +97,8 @@ static enum ag_status read_set(struct weights *weights) {
     for (int i = 0; i < set->n; i++) {
         const struct weight_part *part = &set->part[i];
         if (!part->weight) continue;
-        bool reordering = needs_reordering(part);
-        AG_TRY(ckpt_read_rows(weights->model->ckpt, part->weight->tensor,
-                              reordering ? weights->staging : raw + part->raw_offset, part->row, part->rows, err));
-        if (reordering) reorder(raw + part->raw_offset, weights->staging, part);
+        AG_TRY(model_read(raw + part->raw_offset, weights->staging, weights->model, part->weight, part->row, part->rows,
+                          err));
     }
 fail:
     return status;

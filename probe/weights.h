@@ -39,7 +39,7 @@ struct weight_set {
     bool direct[SLOT_COUNT];       /* all its parts are f32 in the file: used where they were read */
     int64_t offset[SLOT_COUNT];    /* bytes into raw (direct) or floats into the f32 buffer; -1: the set has none */
     int64_t raw_bytes, out_floats; /* sizes of the buffers that the set needs */
-    int64_t staging_bytes;         /* largest part whose rows must be reordered */
+    int64_t staging_bytes;         /* largest model_scratch_bytes of its parts */
 };
 
 void weight_set_begin(struct weight_set *set);
