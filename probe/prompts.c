@@ -227,6 +227,12 @@ static enum ag_status read_lines(struct reader *r, const char *text, int64_t siz
             snprintf(found, sizeof found, "has %zu bytes", n);
             return bad(r, "the line", found, "at most 64 MiB (one prompt a line)");
         }
+        int64_t invalid = uni_invalid(text, (int64_t)n);
+        if (invalid < (int64_t)n) {
+            char found[64];
+            snprintf(found, sizeof found, "byte %lld is not valid UTF-8", (long long)invalid);
+            return bad(r, "the line", found, "UTF-8");
+        }
         json_error_t problem;
         json_t *object = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &problem);
         if (object == NULL) {
