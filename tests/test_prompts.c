@@ -338,7 +338,7 @@ static void test_refusals(void **state) {
         {OK_LINE "{\"id\":", {"line 2", "JSON"}},
         {OK_LINE "[1]", {"line 2", "is a list"}},
         {OK_LINE "7", {"line 2", "is an integer"}},
-        {"{\"id\":\"a\",\"text\":\"\xff\"}", {"line 1", "byte 17", "UTF-8"}},
+        {"{\"id\":\"a\",\"text\":\"\xff\"}", {"line 1", "byte 18", "UTF-8"}},
         {"{\"id\":\"a\",\"text\":\"x\"} {}", {"line 1", "JSON"}},
         {"{\"id\":\"a\",\"id\":\"b\",\"text\":\"x\"}", {"line 1", "duplicate"}},
         {"{\"text\":\"x\"}", {"line 1: id: missing"}},

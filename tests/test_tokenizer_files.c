@@ -11,6 +11,7 @@
 #include "probe/tokenizer.h"
 #include "probe/unicode.h"
 #include "tests/ckpt_files.h"
+#define LLVMFuzzerTestOneInput fuzz_tokenizer_input /* other tests include their own */
 #include "tests/fuzz_tokenizer.c"
 
 static void gguf_i32s(struct gguf_writer *w, const char *key, const int32_t *values, uint64_t n) {
@@ -435,7 +436,7 @@ static void mutate(const char *path, uint8_t what, int rounds) {
                 copy[at] = round % 5 == 2 ? (uint8_t)(state >> 20) : (uint8_t)bytes[(state >> 20) % (sizeof bytes - 1)];
             if (length < 2) break;
         }
-        LLVMFuzzerTestOneInput(copy, length + 1);
+        fuzz_tokenizer_input(copy, length + 1);
     }
     test_free(copy);
     ag_arena_free(arena);
