@@ -1,8 +1,12 @@
 /* Fuzz target: any bytes as a checkpoint, opened as a model where that succeeds, every tensor read and dequantised.
- * With clang: clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. tests/fuzz_checkpoint.c BASE... and
- * the libraries
- * (`make CUDA=0 info` lists them). tests/test_checkpoint.c drives the same function with a fixed seed in every test
- * run. */
+ * tests/test_checkpoint.c drives the same function with a fixed seed in every test run. With clang, after `make CUDA=0`:
+ *
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -DAG_HAVE_CUDA=0 -I. tests/fuzz_checkpoint.c \
+ *     probe/checkpoint.c probe/safetensors.c probe/gguf.c probe/model*.c build/obj/base/?*.o build/obj/kernels/?*.o \
+ *     $(pkg-config --cflags --libs hdf5 gsl lapacke openblas jansson libcrypto) -lhdf5_hl -lm -lgomp -o build/fuzz
+ *   build/fuzz -max_len=8000 CORPUS
+ *
+ * CORPUS: a folder with small valid files; a test run leaves some in build/test. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
