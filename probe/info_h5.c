@@ -7,7 +7,7 @@
 #include "base/h5.h"
 #include "probe/info.h"
 
-#define MOST_OBJECTS 50000 /* a file with more, or with groups inside one another, is shown in part */
+#define MOST_OBJECTS 20000 /* a file with more, or with groups inside one another, is shown in part */
 #define MOST_DEPTH 8
 #define MOST_VALUES 64 /* of an attribute */
 
@@ -237,30 +237,18 @@ static void to_pattern(char *path) {
     *to = 0;
 }
 
-static enum ag_status to_text(struct ag_buf *out, const char *path, json_t *attributes, struct listing *l, bool all,
-                              struct ag_error *err) {
-    enum ag_status status;
-    const char *key;
-    json_t *value;
-    char size[32];
+/* Equal but for a number in the path: one entry with a count. */
+static int64_t group_objects(struct listing *l) {
     int64_t groups = 0;
-    AG_TRY(ag_buf_printf(out, err, "%-22s %s\n", "path", path));
-    AG_TRY(attribute_line(out, "schema", json_object_get(attributes, "schema"), all, err));
-    json_object_foreach(attributes, key, value) {
-        if (strcmp(key, "schema") != 0) AG_TRY(attribute_line(out, key, value, all, err));
-    }
-    for (int64_t i = 0; i < l->n; i++) { /* few patterns, so looking through them is cheap */
+    for (int64_t i = 0; i < l->n; i++) {
         struct object o = l->objects[i];
-        int64_t j = groups;
-        if (!all) {
-            to_pattern(o.path);
-            for (j = 0; j < groups; j++) {
-                const struct object *g = &l->objects[j];
-                if (!strcmp(g->path, o.path) && g->type == o.type && g->rank == o.rank &&
-                    !memcmp(g->dims, o.dims, (size_t)o.rank * sizeof *o.dims)) {
-                    break;
-                }
-            }
+        int64_t j = 0;
+        to_pattern(o.path);
+        for (; j < groups; j++) {
+            const struct object *g = &l->objects[j];
+            if (!strcmp(g->path, o.path) && g->type == o.type && g->rank == o.rank &&
+                !memcmp(g->dims, o.dims, (size_t)o.rank * sizeof *o.dims))
+                break;
         }
         if (j < groups) {
             l->objects[j].count++;
@@ -269,20 +257,92 @@ static enum ag_status to_text(struct ag_buf *out, const char *path, json_t *attr
             l->objects[groups++] = o;
         }
     }
+    return groups;
+}
+
+static enum ag_status object_lines(struct ag_buf *out, const struct listing *l, int64_t n, struct ag_error *err) {
+    enum ag_status status;
+    for (int64_t i = 0; i < n; i++) {
+        const struct object *o = &l->objects[i];
+        char shape[200] = "(", size[32];
+        size_t length = 1;
+        for (int d = 0; d < o->rank && length < 150; d++) {
+            length += (size_t)snprintf(shape + length, sizeof shape - length, d ? ", %" PRIu64 : "%" PRIu64,
+                                       (uint64_t)o->dims[d]);
+        }
+        snprintf(shape + length, sizeof shape - length, ")");
+        AG_TRY(ag_buf_printf(out, err, "%5" PRId64 " x %-44s %-5s %-22s %s\n", o->count, o->path, o->type, shape,
+                             info_size(size, (double)o->bytes)));
+    }
+    return AG_OK;
+fail:
+    return status;
+}
+
+/* Is a name one of "a, bc, d"? */
+static bool is_listed(const char *list, const char *name) {
+    size_t n = strlen(name);
+    for (const char *at = list; at && *at; at = strchr(at, ' ') ? strchr(at, ' ') + 1 : NULL) {
+        if (!strncmp(at, name, n) && (at[n] == ',' || !at[n])) return true;
+    }
+    return false;
+}
+
+/* A line for each group of the file, with the names in it as far as they fit: results have too many for a line each. */
+static enum ag_status parent_lines(struct ag_buf *out, const struct listing *l, int64_t n, struct ag_error *err) {
+    enum ag_status status = AG_OK;
+    struct ag_buf names = {0};
+    char size[32];
+    for (int64_t i = 0; i < n && status == AG_OK; i++) {
+        const char *path = l->objects[i].path;
+        size_t parent = (size_t)(strrchr(path, '/') - path) + 1;
+        int64_t count = 0;
+        uint64_t bytes = 0;
+        bool first = true;
+        for (int64_t j = 0; j < n; j++) {
+            const struct object *o = &l->objects[j];
+            const char *leaf = o->path + parent;
+            if (strncmp(o->path, path, parent) != 0 || strchr(leaf, '/')) continue;
+            if (j < i) { /* shown already */
+                first = false;
+                break;
+            }
+            count += o->count;
+            bytes += o->bytes;
+            if (names.size < 72 && !is_listed(names.data, leaf)) {
+                AG_TRY(ag_buf_printf(&names, err, "%s%s", names.size ? ", " : "", leaf));
+            }
+        }
+        if (first) {
+            AG_TRY(ag_buf_printf(out, err, "%5" PRId64 " in %-24.*s %-9s %s%s\n", count, (int)parent, path,
+                                 info_size(size, (double)bytes), names.data, names.size >= 72 ? ", ..." : ""));
+        }
+        ag_buf_free(&names);
+        names = (struct ag_buf){0};
+    }
+fail:
+    ag_buf_free(&names);
+    return status;
+}
+
+#define MOST_LINES 24 /* of datasets, before they are shown by group */
+
+static enum ag_status to_text(struct ag_buf *out, const char *path, json_t *attributes, struct listing *l, bool all,
+                              struct ag_error *err) {
+    enum ag_status status;
+    const char *key;
+    json_t *value;
+    AG_TRY(ag_buf_printf(out, err, "%-22s %s\n", "path", path));
+    AG_TRY(attribute_line(out, "schema", json_object_get(attributes, "schema"), all, err));
+    json_object_foreach(attributes, key, value) {
+        if (strcmp(key, "schema") != 0) AG_TRY(attribute_line(out, key, value, all, err));
+    }
     AG_TRY(ag_buf_printf(out, err, "%-22s %" PRId64 "%s%s\n", "datasets", l->n,
                          all ? "" : " (N: a number; -v lists each)",
                          l->cut ? "; there are more, which are not shown" : ""));
-    for (int64_t i = 0; i < groups; i++) {
-        const struct object *o = &l->objects[i];
-        char shape[200] = "(";
-        size_t n = 1;
-        for (int d = 0; d < o->rank && n < 150; d++)
-            n += (size_t)snprintf(shape + n, sizeof shape - n, d ? ", %" PRIu64 : "%" PRIu64, (uint64_t)o->dims[d]);
-        clean(o->path);
-        AG_TRY(ag_buf_printf(out, err, "%5" PRId64 " x %-44s %-5s %s)%*s %s\n", o->count, o->path, o->type, shape,
-                             n < 22 ? (int)(22 - n) : 0, "", info_size(size, (double)o->bytes)));
-    }
-    return AG_OK;
+    int64_t n = all ? l->n : group_objects(l);
+    for (int64_t i = 0; i < n; i++) clean(l->objects[i].path);
+    return all || n <= MOST_LINES ? object_lines(out, l, n, err) : parent_lines(out, l, n, err);
 fail:
     return status;
 }

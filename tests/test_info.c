@@ -157,6 +157,18 @@ static void hdf5(void **state) {
     assert_string_equal(json_string_value(json_object_get(json_object_get(json, "attributes"), "missing")), "nan");
     json_decref(json);
 
+    /* many datasets: by group */
+    const char *many = test_path("%s/many.h5", folder);
+    assert_ok(ag_h5_create(&file, many, &err), &err);
+    assert_ok(ag_h5_set_text(file, ".", "schema", "attgeo-something-9", &err), &err);
+    for (int i = 0; i < 60; i++) {
+        const char *name = test_path("%s/%d/quantity_%c", i < 30 ? "first" : "second", i % 2, 'a' + i / 2 % 15);
+        assert_ok(ag_h5_write(file, name, AG_H5_F32, 2, dims, data, &err), &err);
+    }
+    assert_ok(ag_h5_close(file, &err), &err);
+    SAYS(0, many, "60 (N: a number", "30 in /first/N/", "30 in /second/N/", "1.44 kB", "quantity_a, quantity_b",
+         ", ...");
+
     assert_ok(ag_h5_create(&file, test_path("%s/foreign.h5", folder), &err), &err);
     assert_ok(ag_h5_close(file, &err), &err);
     SAYS(1, test_path("%s/foreign.h5", folder), "foreign.h5", "schema");
