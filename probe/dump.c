@@ -191,6 +191,7 @@ static int64_t describe(struct dump_field *fields, const struct dump_writer *w, 
     FIELD("the checkpoint's SHA-256", "%s", s->checkpoint_sha256);
     FIELD("the tokenizer's SHA-256", "%s", s->tokenizer_sha256);
     FIELD("the prompts' SHA-256", "%s", s->prompts_sha256);
+    FIELD("--shard", "%s", o->shard ? o->shard : "1/1");
     FIELD("the number of prompts", "%" PRId64, t->P);
     AG_TRY(ag_sha256_bytes(hex, t->id, (size_t)t->T * sizeof *t->id, err));
     FIELD("the tokens' SHA-256", "%s", hex);

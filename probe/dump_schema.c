@@ -239,6 +239,9 @@ static enum ag_status make_root(hid_t file, const struct dump_writer *w, struct 
     const struct ag_source *s = o->source;
     char taps[64];
     dump_list_taps(taps, o->taps);
+    int64_t beyond = 0;
+    for (int64_t p = 0; p < s->tokens->P && o->model->max_position > 0; p++)
+        beyond += s->tokens->offsets[p + 1] - s->tokens->offsets[p] > o->model->max_position;
     const struct {
         const char *name, *text;
     } texts[] = {
@@ -254,6 +257,7 @@ static enum ag_status make_root(hid_t file, const struct dump_writer *w, struct 
         {"store", dump_store_names[o->store]},
         {"command", s->command_line},
         {"version", ag_version},
+        {"shard", o->shard ? o->shard : "1/1"},
         {"taps", taps},
         {"what", dump_what_text(o)},
         {"last_tap", ag_tap_names[s->last_tap]},
@@ -262,9 +266,14 @@ static enum ag_status make_root(hid_t file, const struct dump_writer *w, struct 
         const char *name;
         int64_t value;
     } numbers[] = {
-        {"seed", s->seed},         {"L", s->L},
-        {"P", s->tokens->P},       {"T", s->tokens->T},
-        {"specials", o->specials}, {"double_bos", o->double_bos},
+        {"seed", s->seed},
+        {"L", s->L},
+        {"P", s->tokens->P},
+        {"T", s->tokens->T},
+        {"specials", o->specials},
+        {"double_bos", o->double_bos},
+        {"max_position", o->model->max_position},
+        {"beyond_max_position", beyond},
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         AG_TRY(ag_h5_set_text(file, ".", texts[i].name, texts[i].text, err));
