@@ -1,0 +1,192 @@
+/* taylor/enclosure.c: see enclosure.h. u = 2^-53 throughout. */
+#include "taylor/enclosure.h"
+
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+
+#define U (DBL_EPSILON / 2)
+
+/* Moves a non-negative bound up by n units in the last place and the smallest subnormal: an upper bound stays one when it
+ * was computed with at most n/2 roundings. */
+static double up(double x, double n) { return x * (1 + n * U) + 4.94e-324; }
+
+double taylor_psi_excess(double z) {
+    if (fabs(z) < 1) {
+        /* sum over k >= 1 of z^k / (k + 2)!, Horner from k = 18: the tail is below 2e-17 of the first term */
+        double s = 0;
+        for (int k = 18; k >= 1; k--) s = (1 + s) * z / (k + 2); /* s_k = z/(k+2) (1 + s_{k+1}) */
+        return s / 2;
+    }
+    /* no cancellation worth naming: for z >= 1, e^z - 1 - z >= 0.7 of e^z - 1 ... ; for z <= -1 both parts have one sign */
+    if (z > 0) return ((expm1(z) - z) / z - z / 2) / z;
+    return (expm1(z) - z) / (z * z) - 0.5;
+}
+
+/* ---- moments of a row ------------------------------------------------------------------------------------------- */
+
+/* Neumaier's compensated sum: error at most 2u |sum| + O(n u^2) sum |terms|. */
+struct sum {
+    double s, c;
+};
+static void add(struct sum *sum, double x) {
+    double t = sum->s + x;
+    sum->c += fabs(sum->s) >= fabs(x) ? (sum->s - t) + x : (x - t) + sum->s;
+    sum->s = t;
+}
+static double value(const struct sum *sum) { return sum->s + sum->c; }
+
+void taylor_moments_of(struct taylor_moments *out, const double *x, int64_t n, double eta) {
+    double a = x[0], b = x[0];
+    struct sum first = {0, 0};
+    for (int64_t j = 0; j < n; j++) {
+        a = fmin(a, x[j]);
+        b = fmax(b, x[j]);
+        add(&first, x[j] - x[0]);
+    }
+    /* centre: any double near the mean; y = x - centre is then exact up to u |y| */
+    double centre = x[0] + value(&first) / (double)n;
+    if (!(centre >= a)) centre = a;
+    if (!(centre <= b)) centre = b;
+    struct sum s1 = {0, 0}, s2 = {0, 0}, s3 = {0, 0}, s4 = {0, 0}, e1 = {0, 0}, e2 = {0, 0};
+    double widest = 0;
+    for (int64_t j = 0; j < n; j++) {
+        double y = x[j] - centre, p = exp(x[j] - b);
+        widest = fmax(widest, fabs(y));
+        add(&s1, y);
+        add(&s2, y * y);
+        add(&s3, y * y * y);
+        add(&s4, y * y * y * y);
+        add(&e1, p);
+        add(&e2, p * p);
+    }
+    double N = (double)n, d = value(&s1) / N, q2 = value(&s2) / N, q3 = value(&s3) / N, q4 = value(&s4) / N;
+    double v = q2 - d * d;
+    if (!(v > 0)) v = 0;
+    double sd = sqrt(v);
+    out->t = n;
+    out->m = centre + d;
+    out->v = v;
+    out->a = a;
+    out->b = b;
+    out->k3 = q3 - 3 * d * q2 + 2 * d * d * d;
+    out->k4 = q4 - 4 * d * q3 + 6 * d * d * q2 - 3 * d * d * d * d - 3 * v * v;
+    out->A = b + log(value(&e1));
+    out->effective = value(&e1) * value(&e1) / value(&e2);
+    out->largest = 1 / value(&e1);
+    /* Errors. The exact logit is centre + y_j + e_j with |e_j| <= eps := eta + u max|y|. N u^2 < u below 2^52 keys.
+     * m: |mean e| <= eps; the sum of y: 2u|d| + u mean|y|; the division and the addition: u (|d| + |m|).
+     * v: sd is 1-Lipschitz in the root mean square of e: |sd - sd'| <= eps, so v moves by at most 2 eps sd + eps^2; q2: each square
+     *    u, the sum 3u, the division u: 5u q2; d^2 and the difference: 4u d^2 + u v; underflow of squares: 1e-300.
+     * A: log-sum-exp is 1-Lipschitz in the largest |e|, here |e_j| <= eta + u |x_j - b| (the subtraction): eta + u (b - a), but a term
+     *    that far down carries weight e^-(b-x): the effect is at most u max(z e^-z) <= u. exp: 2u relative, sum 3u, log:
+     *    2u |log| + 2u, addition u |A|. */
+    double eps = up(eta + U * widest, 8);
+    double log_sum = fabs(log(value(&e1)));
+    out->dab = eta;
+    out->dm = up(eps + U * (4 * fabs(d) + widest + 2 * fabs(out->m)), 16) + 1e-320;
+    out->dv = up(eps * (2 * sd + eps) + U * (6 * q2 + 6 * d * d + 2 * v), 32) + 1e-300;
+    out->dA = up(eta + U * (10 + 3 * log_sum + 2 * fabs(out->A) + 2 * fabs(b)), 16);
+    if (n == 1 || a == b) { /* equal stored logits: exactly the point mass, up to eta */
+        out->m = a;
+        out->v = out->k3 = out->k4 = 0;
+        out->dm = eta;
+        out->dv = up(eta * eta, 4);
+    }
+}
+
+void taylor_remainder_of(struct taylor_remainder *out, const struct taylor_moments *x) {
+    double log_t = log((double)x->t);
+    out->c = (x->A - log_t) - x->m;
+    if (out->c < 0) out->c = 0; /* c >= 0 is Jensen's: the projection moves it towards the truth */
+    out->R = out->c - x->v / 2;
+    out->Q = log_t + x->m + x->v / 2;
+    if (x->v == 0 && x->a == x->b) { /* MATH.md: v = 0 gives R = c = 0 */
+        out->c = out->R = 0;
+        /* logits within eta of one value: c <= 2 eta, R within 2 eta + dv */
+        out->dc = up(2 * x->dab, 8);
+        out->dR = up(2 * x->dab + x->dv, 8);
+        return;
+    }
+    out->dc = up(x->dA + x->dm + U * (2 * log_t + fabs(x->A) + fabs(x->A - log_t) + fabs(x->m) + out->c), 16);
+    out->dR = up(out->dc + x->dv / 2 + U * (fabs(out->c) + x->v), 16);
+}
+
+/* ---- enclosures ------------------------------------------------------------------------------------------------- */
+
+/* log(w e^p + (1 - w) e^n) for a two-atom law of mean 0: weight w = v / (v + p^2) on p > 0 (or p < 0), the rest on
+ * n = -v / p. Absolute error at most 8u max(1, |result|, |p| where w e^p dominates): returned in *error. */
+static double two_atoms(double v, double p, double *error) {
+    double n = -v / p, p2 = p * p, w = v / (v + p2), rest = p2 / (v + p2), result;
+    if (!isfinite(p2) || (w == 0 && v > 0)) { /* p^2 out of range: scale by hand */
+        double ratio = (v / p) / p;          /* v / p^2 */
+        w = ratio / (1 + ratio);
+        rest = 1 / (1 + ratio);
+    }
+    double high = fmax(p, n);
+    if (high < 0.5 && fabs(fmin(p, n)) < 700) {
+        /* expm1 keeps the small terms: their first orders cancel (w p + rest n = 0), so subtract them before they round:
+         * w (e^p - 1 - p) + rest (e^n - 1 - n) = w p^2 (1/2 + x(p)) + rest n^2 (1/2 + x(n)), w p^2 + rest n^2 = v */
+        double s = w * p * p * (0.5 + taylor_psi_excess(p)) + rest * n * n * (0.5 + taylor_psi_excess(n));
+        result = log1p(s);
+        *error = 64 * U * s;
+        return result;
+    }
+    double lp = p + log(w), ln = n + log(rest); /* log of each term */
+    double top = fmax(lp, ln), bottom = fmin(lp, ln);
+    result = top + log1p(exp(bottom - top));
+    *error = 8 * U * (fabs(p) + fabs(n) + fabs(log(w)) + fabs(log(rest)) + fabs(result) + 1);
+    return result;
+}
+
+/* Upper end: sup of E e^y over laws of mean 0, y <= up, E y^2 <= v is attained by the two atoms (Bennett 1962): the quadratic
+ * that meets e^y twice at -v/up and once at up lies above e^y on (-inf, up], and its leading coefficient, a divided
+ * difference of exp, is positive: so the sup rises with v, and with up since the set of laws grows.
+ * Lower end: inf over y >= -down, E y^2 >= v likewise by the quadratic through -down (once) and v/down (twice), which lies below;
+ * it falls as down grows and rises with v. Hence the outward inputs: v_hi for the upper log, v_lo for the lower. */
+struct taylor_interval taylor_chebyshev_markov(double v_lo, double v_hi, double reach_up, double reach_down) {
+    struct taylor_interval out = {-INFINITY, INFINITY};
+    double error;
+    if (v_lo < 0) v_lo = 0;
+    if (v_hi > 0 && reach_up > 0 && isfinite(reach_up) && isfinite(v_hi)) {
+        double log_mean = two_atoms(v_hi, reach_up, &error);
+        double hi = log_mean + error - v_lo / 2;
+        hi += 4 * U * (fabs(log_mean) + v_lo) + 1e-320; /* 1e-320: underflow of a term or of v */
+        if (!isnan(hi)) out.hi = hi;
+    }
+    out.lo = -up(v_hi / 2, 4); /* Jensen: c >= 0 */
+    if (v_lo > 0 && reach_down > 0 && isfinite(reach_down)) {
+        double log_mean = two_atoms(v_lo, -reach_down, &error);
+        double lo = log_mean - error - v_hi / 2;
+        lo -= 4 * U * (fabs(log_mean) + v_hi) + 1e-320;
+        if (lo > out.lo) out.lo = lo;
+    }
+    return out;
+}
+
+double taylor_samuelson(const struct taylor_moments *x) { return up(sqrt((double)(x->t - 1) * up(x->v + x->dv, 4)), 8); }
+
+void taylor_enclose(struct taylor_interval out[TAYLOR_BOUNDS], const struct taylor_moments *x,
+                    const struct taylor_reach *reach) {
+    double v_lo = (x->v - x->dv) * (1 - 2 * U), v_hi = up(x->v + x->dv, 4);
+    double range = up((x->b - x->a) + 2 * x->dab, 8);
+    double above = up((x->b - x->m) + x->dab + x->dm + U * (fabs(x->b) + fabs(x->m)), 8);
+    double below = up((x->m - x->a) + x->dab + x->dm + U * (fabs(x->a) + fabs(x->m)), 8);
+    if (v_lo < 0) v_lo = 0;
+    /* Samuelson's inequality is a theorem about any t numbers: it can only help where the extremes are wide of the mark */
+    double b1 = up(range * range * range / (36 * sqrt(3.0)), 16);
+    out[TAYLOR_B1] = (struct taylor_interval){-b1, b1};
+    double rise = taylor_psi_excess(above), fall = taylor_psi_excess(-range);
+    out[TAYLOR_B2] = (struct taylor_interval){-up(v_hi * -fall, 80), up(v_hi * rise, 80)};
+    out[TAYLOR_B3] = taylor_chebyshev_markov(v_lo, v_hi, above, below);
+    out[TAYLOR_B4] = (struct taylor_interval){-INFINITY, INFINITY};
+    if (reach != NULL) {
+        double samuelson = taylor_samuelson(x);
+        out[TAYLOR_B4] = taylor_chebyshev_markov(v_lo, v_hi, fmin(reach->up, samuelson), fmin(reach->down, samuelson));
+    }
+    /* The moments m and v carry the uncertainty dv themselves: Q uses their exact values, so R needs no further widening. */
+    for (int i = 0; i < TAYLOR_BOUNDS; i++) {
+        if (isnan(out[i].lo)) out[i].lo = -INFINITY;
+        if (isnan(out[i].hi)) out[i].hi = INFINITY;
+    }
+}
