@@ -28,6 +28,8 @@ struct kern_tile {
 
 /* Widest head (D, Dv) that attention takes; the model reader refuses more. */
 #define KERN_HEAD_MAX 512
+/* Most KV heads of a layer that the kernels take (the reader refuses more by name). */
+#define KERN_HEADS_MAX 1024
 
 /* Element types of stored weights. Names as in the files. */
 enum kern_dtype {
@@ -40,6 +42,18 @@ struct kern_dtype_info {
     int64_t block_elements, block_bytes; /* F32: 1, 4; Q4_K: 256, 144 */
 };
 extern const struct kern_dtype_info kern_dtypes[KERN_DTYPE_COUNT];
+
+/* The logits x_1..x_t that one query sees, under uniform weights (MATH.md section 5). m, v, A and the extremes lie within
+ * the error bounds of the values that exact arithmetic gives for the stored keys and query. */
+struct kern_logit_moments {
+    int64_t t;                 /* keys seen */
+    double m, v;               /* mean and population variance of the logits */
+    double a, b;               /* least and largest logit */
+    double A;                  /* log sum exp x */
+    double k3, k4;             /* third and fourth cumulant */
+    double effective, largest; /* 1 / sum p^2 and max p of the softmax */
+    double dm, dv, dab, dA;    /* absolute error bounds of m, v, a and b, A */
+};
 
 struct kern_ops {
     const char *name; /* "ref", "cpu", "cuda" */
@@ -80,6 +94,13 @@ struct kern_ops {
 
     /* Per row of logits (rows, V): nll = log sum exp(row) - row[target], argmax (lowest index on ties). double inside. */
     void (*nll)(double *nll, int32_t *argmax, const float *logits, const int32_t *target, int64_t rows, int64_t V);
+
+    /* out (Hq, T): the moments of the logits scale * k_j . q_t over the keys that causal attention sees at t (window as in
+     * attention), for one prompt; query head a uses KV head a / (Hq / Hk). Double throughout, memory linear in T. Keys and
+     * queries must be finite. */
+    void (*logit_moments)(struct kern_logit_moments *out, const float *keys, const float *queries, int64_t T, int64_t Hq,
+                          int64_t Hk, int64_t D, int64_t key_head_stride, int64_t key_token_stride,
+                          int64_t query_head_stride, int64_t query_token_stride, double scale, int64_t window);
 
     /* Mean mu (D) and population covariance cov (D, D, full symmetric) of the keys x + j * token_stride for j in rows[]
      * (n of them, ascending), shifted as MATH.md section 2 says, in double. n = 0: mu and cov are NaN. One call is one

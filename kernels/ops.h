@@ -36,6 +36,18 @@ KERN_DECLARE(ref)
 KERN_DECLARE(cpu)
 #undef KERN_DECLARE
 
+/* Log-partition. */
+#define KERN_DECLARE(suffix)                                                                                           \
+    void kern_logit_moments_##suffix(struct kern_logit_moments *out, const float *keys, const float *queries,          \
+                                     int64_t T, int64_t Hq, int64_t Hk, int64_t D, int64_t key_head_stride,            \
+                                     int64_t key_token_stride, int64_t query_head_stride, int64_t query_token_stride,  \
+                                     double scale, int64_t window);
+KERN_DECLARE(ref)
+KERN_DECLARE(cpu)
+#undef KERN_DECLARE
+/* Moments of n >= 1 finite logits, each within eta of its exact value: compensated, max-shifted. */
+void kern_logit_moments_row(struct kern_logit_moments *out, const double *x, int64_t n, double eta);
+
 /* The decision behind kern_blas_core_fix as a pure function: the OPENBLAS_CORETYPE to run with, NULL to leave things as
  * they are. detected: openblas_get_corename(); features: KERN_CPU_* bits of this processor; user: the variable's value
  * in the environment, NULL when unset (a user's choice is never overruled). */

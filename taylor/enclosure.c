@@ -23,79 +23,7 @@ double taylor_psi_excess(double z) {
     return (expm1(z) - z) / (z * z) - 0.5;
 }
 
-/* ---- moments of a row ------------------------------------------------------------------------------------------- */
-
-/* Neumaier's compensated sum: error at most 2u |sum| + O(n u^2) sum |terms|. */
-struct sum {
-    double s, c;
-};
-static void add(struct sum *sum, double x) {
-    double t = sum->s + x;
-    sum->c += fabs(sum->s) >= fabs(x) ? (sum->s - t) + x : (x - t) + sum->s;
-    sum->s = t;
-}
-static double value(const struct sum *sum) { return sum->s + sum->c; }
-
-void taylor_moments_of(struct taylor_moments *out, const double *x, int64_t n, double eta) {
-    double a = x[0], b = x[0];
-    struct sum first = {0, 0};
-    for (int64_t j = 0; j < n; j++) {
-        a = fmin(a, x[j]);
-        b = fmax(b, x[j]);
-        add(&first, x[j] - x[0]);
-    }
-    /* centre: any double near the mean; y = x - centre is then exact up to u |y| */
-    double centre = x[0] + value(&first) / (double)n;
-    if (!(centre >= a)) centre = a;
-    if (!(centre <= b)) centre = b;
-    struct sum s1 = {0, 0}, s2 = {0, 0}, s3 = {0, 0}, s4 = {0, 0}, e1 = {0, 0}, e2 = {0, 0};
-    double widest = 0;
-    for (int64_t j = 0; j < n; j++) {
-        double y = x[j] - centre, p = exp(x[j] - b);
-        widest = fmax(widest, fabs(y));
-        add(&s1, y);
-        add(&s2, y * y);
-        add(&s3, y * y * y);
-        add(&s4, y * y * y * y);
-        add(&e1, p);
-        add(&e2, p * p);
-    }
-    double N = (double)n, d = value(&s1) / N, q2 = value(&s2) / N, q3 = value(&s3) / N, q4 = value(&s4) / N;
-    double v = q2 - d * d;
-    if (!(v > 0)) v = 0;
-    double sd = sqrt(v);
-    out->t = n;
-    out->m = centre + d;
-    out->v = v;
-    out->a = a;
-    out->b = b;
-    out->k3 = q3 - 3 * d * q2 + 2 * d * d * d;
-    out->k4 = q4 - 4 * d * q3 + 6 * d * d * q2 - 3 * d * d * d * d - 3 * v * v;
-    out->A = b + log(value(&e1));
-    out->effective = value(&e1) * value(&e1) / value(&e2);
-    out->largest = 1 / value(&e1);
-    /* Errors. The exact logit is centre + y_j + e_j with |e_j| <= eps := eta + u max|y|. N u^2 < u below 2^52 keys.
-     * m: |mean e| <= eps; the sum of y: 2u|d| + u mean|y|; the division and the addition: u (|d| + |m|).
-     * v: sd is 1-Lipschitz in the root mean square of e: |sd - sd'| <= eps, so v moves by at most 2 eps sd + eps^2; q2: each square
-     *    u, the sum 3u, the division u: 5u q2; d^2 and the difference: 4u d^2 + u v; underflow of squares: 1e-300.
-     * A: log-sum-exp is 1-Lipschitz in the largest |e|, here |e_j| <= eta + u |x_j - b| (the subtraction): eta + u (b - a), but a term
-     *    that far down carries weight e^-(b-x): the effect is at most u max(z e^-z) <= u. exp: 2u relative, sum 3u, log:
-     *    2u |log| + 2u, addition u |A|. */
-    double eps = up(eta + U * widest, 8);
-    double log_sum = fabs(log(value(&e1)));
-    out->dab = eta;
-    out->dm = up(eps + U * (4 * fabs(d) + widest + 2 * fabs(out->m)), 16) + 1e-320;
-    out->dv = up(eps * (2 * sd + eps) + U * (6 * q2 + 6 * d * d + 2 * v), 32) + 1e-300;
-    out->dA = up(eta + U * (10 + 3 * log_sum + 2 * fabs(out->A) + 2 * fabs(b)), 16);
-    if (n == 1 || a == b) { /* equal stored logits: exactly the point mass, up to eta */
-        out->m = a;
-        out->v = out->k3 = out->k4 = 0;
-        out->dm = eta;
-        out->dv = up(eta * eta, 4);
-    }
-}
-
-void taylor_remainder_of(struct taylor_remainder *out, const struct taylor_moments *x) {
+void taylor_remainder_of(struct taylor_remainder *out, const struct kern_logit_moments *x) {
     double log_t = log((double)x->t);
     out->c = (x->A - log_t) - x->m;
     if (out->c < 0) out->c = 0; /* c >= 0 is Jensen's: the projection moves it towards the truth */
@@ -164,9 +92,9 @@ struct taylor_interval taylor_chebyshev_markov(double v_lo, double v_hi, double 
     return out;
 }
 
-double taylor_samuelson(const struct taylor_moments *x) { return up(sqrt((double)(x->t - 1) * up(x->v + x->dv, 4)), 8); }
+double taylor_samuelson(const struct kern_logit_moments *x) { return up(sqrt((double)(x->t - 1) * up(x->v + x->dv, 4)), 8); }
 
-void taylor_enclose(struct taylor_interval out[TAYLOR_BOUNDS], const struct taylor_moments *x,
+void taylor_enclose(struct taylor_interval out[TAYLOR_BOUNDS], const struct kern_logit_moments *x,
                     const struct taylor_reach *reach) {
     double v_lo = (x->v - x->dv) * (1 - 2 * U), v_hi = up(x->v + x->dv, 4);
     double range = up((x->b - x->a) + 2 * x->dab, 8);

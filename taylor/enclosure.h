@@ -11,16 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What one query's logits x_1..x_t look like under uniform weights, each value within its error bound of the exact one. */
-struct taylor_moments {
-    int64_t t;                       /* keys */
-    double m, v;                     /* mean, population variance of the logits */
-    double a, b;                     /* least and largest logit */
-    double A;                        /* log sum exp x */
-    double k3, k4;                   /* third and fourth cumulant (not certified: used by the order study only) */
-    double effective, largest;       /* 1 / sum p^2, max p */
-    double dm, dv, dab, dA;          /* absolute error bounds of m, v, a and b, A */
-};
+#include "kernels/kernels.h"
 
 /* Remainder and competition, with the error bound that they share: c = A - log t - m, R = c - v / 2, Q = A - R. */
 struct taylor_remainder {
@@ -43,19 +34,16 @@ struct taylor_reach {
 /* psi(z) - 1/2 = (e^z - 1 - z) / z^2 - 1/2: relative error at most 32 units in the last place; rises with z. */
 double taylor_psi_excess(double z);
 
-/* Moments of n logits (n >= 1, finite), each within eta of its exact value: compensated double, max-shifted. */
-void taylor_moments_of(struct taylor_moments *out, const double *x, int64_t n, double eta);
-
-void taylor_remainder_of(struct taylor_remainder *out, const struct taylor_moments *moments);
+void taylor_remainder_of(struct taylor_remainder *out, const struct kern_logit_moments *moments);
 
 /* The four enclosures of R. reach: for B4; NULL: B4 is infinite. */
-void taylor_enclose(struct taylor_interval out[TAYLOR_BOUNDS], const struct taylor_moments *moments,
+void taylor_enclose(struct taylor_interval out[TAYLOR_BOUNDS], const struct kern_logit_moments *moments,
                     const struct taylor_reach *reach);
 
 /* B3 for given outward inputs: v in [v_lo, v_hi], up >= b - m, down >= m - a. */
 struct taylor_interval taylor_chebyshev_markov(double v_lo, double v_hi, double up, double down);
 
 /* Upper bound on (t - 1) v's root: |x_j - m| <= sqrt((t - 1) v) (Samuelson), from v's upper end. */
-double taylor_samuelson(const struct taylor_moments *moments);
+double taylor_samuelson(const struct kern_logit_moments *moments);
 
 #endif
