@@ -55,6 +55,12 @@ struct kern_logit_moments {
     double dm, dv, dab, dA;    /* absolute error bounds of m, v, a and b, A */
 };
 
+/* K(s) = log mean e^{s x} and its first two derivatives, the mean and variance of the tilted law (MATH.md section 5). */
+struct kern_tilt {
+    double K, mean, variance;
+    double dK, dmean, dvariance; /* absolute error bounds, for the x and s given */
+};
+
 struct kern_ops {
     const char *name; /* "ref", "cpu", "cuda" */
 
@@ -101,6 +107,9 @@ struct kern_ops {
     void (*logit_moments)(struct kern_logit_moments *out, const float *keys, const float *queries, int64_t T, int64_t Hq,
                           int64_t Hk, int64_t D, int64_t key_head_stride, int64_t key_token_stride,
                           int64_t query_head_stride, int64_t query_token_stride, double scale, int64_t window);
+
+    /* The law of n >= 1 finite logits x tilted by s: weights proportional to e^{s x_j}. */
+    void (*tilt)(struct kern_tilt *out, const double *x, int64_t n, double s);
 
     /* Mean mu (D) and population covariance cov (D, D, full symmetric) of the keys x + j * token_stride for j in rows[]
      * (n of them, ascending), shifted as MATH.md section 2 says, in double. n = 0: mu and cov are NaN. One call is one

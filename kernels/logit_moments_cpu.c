@@ -12,61 +12,20 @@
 #include <stdlib.h>
 
 #include "kernels/ops.h"
-#include "kernels/simd.h"
+#include "kernels/simd_double.h"
 
 #define U (DBL_EPSILON / 2)
 
-enum { V = KERN_V / 2, VECTORS = 3, KEYS = KERN_V == 16 ? 8 : 4, STRIP = V * VECTORS, BLOCK = 64 };
+enum { V = KERN_DV, VECTORS = 3, KEYS = KERN_V == 16 ? 8 : 4, STRIP = V * VECTORS, BLOCK = 64 };
 _Static_assert(BLOCK % KEYS == 0, "register tiles divide a block");
-
-typedef double dvec __attribute__((vector_size(V * 8)));
-typedef int64_t divec __attribute__((vector_size(V * 8)));
-
-static inline dvec splat(double x) { return x - (dvec){0}; }
-static inline dvec choose(divec mask, dvec yes, dvec no) { return (dvec)((mask & (divec)yes) | (~mask & (divec)no)); }
-static inline dvec larger(dvec x, dvec y) { return choose(x > y, x, y); }
-static inline dvec smaller(dvec x, dvec y) { return choose(x < y, x, y); }
-
-/* n = round(x log2 e) and p = e^(x - n log 2), |x| < 2^40: relative error of p below 4u (tests/test_taylor.c). The
- * reduction by log 2 in two parts, the first with 32 trailing zero bits so that n log2_high is exact; Taylor's polynomial
- * of degree 13 on |r| <= 0.3466: the remainder is 4e-18 of e^r. */
-#define MAGIC 0x1.8p52
-static inline dvec exponential(dvec x, dvec *n)
-{
-    dvec k = (x * 0x1.71547652b82fep0 + MAGIC) - MAGIC;
-    dvec r = (x - k * 0x1.62e42fefcp-1) - k * -0x1.c610ca86c3899p-37;
-    dvec p = splat(1.0 / 6227020800);
-    p = p * r + 1.0 / 479001600;
-    p = p * r + 1.0 / 39916800;
-    p = p * r + 1.0 / 3628800;
-    p = p * r + 1.0 / 362880;
-    p = p * r + 1.0 / 40320;
-    p = p * r + 1.0 / 5040;
-    p = p * r + 1.0 / 720;
-    p = p * r + 1.0 / 120;
-    p = p * r + 1.0 / 24;
-    p = p * r + 1.0 / 6;
-    p = p * r + 0.5;
-    p = p * r + 1.0;
-    p = p * r + 1.0;
-    *n = k;
-    return p;
-}
-
-/* 2^n for integers n <= 0; below -1022 it stays 2^-1022: against a sum of at least 0.7 that is nothing. */
-static inline dvec power(dvec n)
-{
-    n = larger(n, splat(-1022));
-    return (dvec)(((divec)(n + (MAGIC + 1023)) << 52)); /* the low bits of the sum hold n + 1023 */
-}
 
 /* Compensated accumulation (Knuth's two-sum): error u per block on top of the block's own. */
 struct total {
-    dvec s, c;
+    kern_dvec s, c;
 };
-static inline void accumulate(struct total *total, dvec x)
+static inline void accumulate(struct total *total, kern_dvec x)
 {
-    dvec s = total->s + x, z = s - total->s;
+    kern_dvec s = total->s + x, z = s - total->s;
     total->c += (total->s - (s - z)) + (x - z);
     total->s = s;
 }
@@ -76,7 +35,7 @@ struct strip {
     double q[KERN_HEAD_MAX * STRIP]; /* (D, STRIP), times scale */
     double s[BLOCK * STRIP];         /* (BLOCK, STRIP) logits */
     struct total sums[VECTORS][SUMS];
-    dvec a[VECTORS], b[VECTORS], centre[VECTORS], K[VECTORS];
+    kern_dvec a[VECTORS], b[VECTORS], centre[VECTORS], K[VECTORS];
     int64_t token[STRIP];
     bool begun;
 } __attribute__((aligned(64)));
@@ -86,17 +45,17 @@ static void scores(double *s, const double *q, const float *k, int64_t n, int64_
 {
     for (int64_t j = 0; j < n; j += KEYS) {
         const float *row[KEYS];
-        dvec acc[KEYS][VECTORS];
+        kern_dvec acc[KEYS][VECTORS];
 #pragma GCC unroll 8
         for (int r = 0; r < KEYS; r++) {
             row[r] = k + (j + r < n ? j + r : n - 1) * ldk;
 #pragma GCC unroll 8
-            for (int c = 0; c < VECTORS; c++) acc[r][c] = splat(0);
+            for (int c = 0; c < VECTORS; c++) acc[r][c] = kern_dsplat(0);
         }
         for (int64_t d = 0; d < D; d++) {
-            dvec x[VECTORS];
+            kern_dvec x[VECTORS];
 #pragma GCC unroll 8
-            for (int c = 0; c < VECTORS; c++) x[c] = *(const dvec *)(q + d * STRIP + c * V);
+            for (int c = 0; c < VECTORS; c++) x[c] = *(const kern_dvec *)(q + d * STRIP + c * V);
 #pragma GCC unroll 8
             for (int r = 0; r < KEYS; r++) {
                 double key = (double)row[r][d];
@@ -107,14 +66,14 @@ static void scores(double *s, const double *q, const float *k, int64_t n, int64_
 #pragma GCC unroll 8
         for (int r = 0; r < KEYS; r++)
 #pragma GCC unroll 8
-            for (int c = 0; c < VECTORS; c++) *(dvec *)(s + (j + r) * STRIP + c * V) = acc[r][c];
+            for (int c = 0; c < VECTORS; c++) *(kern_dvec *)(s + (j + r) * STRIP + c * V) = acc[r][c];
     }
 }
 
 /* Which rows of vector c see key j of the prompt. */
-static inline divec sees(const struct strip *w, int c, int64_t j, int64_t window)
+static inline kern_divec sees(const struct strip *w, int c, int64_t j, int64_t window)
 {
-    divec back = *(const divec *)(w->token + c * V) - j, mask = back >= 0;
+    kern_divec back = *(const kern_divec *)(w->token + c * V) - j, mask = back >= 0;
     if (window > 0) mask &= back < window;
     return mask;
 }
@@ -125,31 +84,31 @@ static inline __attribute__((always_inline)) void gather(struct strip *w, int64_
 {
     for (int c = 0; c < VECTORS; c++) {
         const double *s = w->s + c * V;
-        dvec a = w->a[c], b = w->b[c], centre = w->centre[c];
+        kern_dvec a = w->a[c], b = w->b[c], centre = w->centre[c];
         /* extremes; and the centre of a row is the mean of the first logits that it sees */
-        dvec sum = splat(0), count = splat(0);
+        kern_dvec sum = kern_dsplat(0), count = kern_dsplat(0);
         for (int64_t j = 0; j < n; j++) {
-            dvec x = *(const dvec *)(s + j * STRIP);
-            divec mask = partial ? sees(w, c, first + j, window) : (divec)(x == x);
-            a = smaller(partial ? choose(mask, x, splat(INFINITY)) : x, a);
-            b = larger(partial ? choose(mask, x, splat(-INFINITY)) : x, b);
-            sum += partial ? choose(mask, x, splat(0)) : x;
-            count -= __builtin_convertvector(mask, dvec); /* true is -1 */
+            kern_dvec x = *(const kern_dvec *)(s + j * STRIP);
+            kern_divec mask = partial ? sees(w, c, first + j, window) : (kern_divec)(x == x);
+            a = kern_smaller(partial ? kern_choose(mask, x, kern_dsplat(INFINITY)) : x, a);
+            b = kern_larger(partial ? kern_choose(mask, x, kern_dsplat(-INFINITY)) : x, b);
+            sum += partial ? kern_choose(mask, x, kern_dsplat(0)) : x;
+            count -= __builtin_convertvector(mask, kern_dvec); /* true is -1 */
         }
-        divec fresh = w->b[c] == -INFINITY;
-        centre = choose(fresh & (count > 0), sum / larger(count, splat(1)), centre);
-        dvec K = larger((b * 0x1.71547652b82fep0 + MAGIC) - MAGIC, splat(-0x1p50)); /* a row that has seen nothing: harmless */
-        dvec decay = power(w->K[c] - K), decay2 = decay * decay;
+        kern_divec fresh = w->b[c] == -INFINITY;
+        centre = kern_choose(fresh & (count > 0), sum / kern_larger(count, kern_dsplat(1)), centre);
+        kern_dvec K = kern_larger((b * 0x1.71547652b82fep0 + KERN_ROUND) - KERN_ROUND, kern_dsplat(-0x1p50)); /* a row that has seen nothing: harmless */
+        kern_dvec decay = kern_dpow2(w->K[c] - K), decay2 = decay * decay;
         w->sums[c][E1].s *= decay, w->sums[c][E1].c *= decay;
         w->sums[c][E2].s *= decay2, w->sums[c][E2].c *= decay2;
-        dvec s1 = splat(0), s2 = s1, s3 = s1, s4 = s1, e1 = s1, e2 = s1;
+        kern_dvec s1 = kern_dsplat(0), s2 = s1, s3 = s1, s4 = s1, e1 = s1, e2 = s1;
         for (int64_t j = 0; j < n; j++) {
-            dvec x = *(const dvec *)(s + j * STRIP), k, p;
-            if (partial) x = choose(sees(w, c, first + j, window), x, centre);
-            dvec y = x - centre, y2 = y * y;
-            p = exponential(x, &k);
-            p *= power(k - K);
-            if (partial) p = choose(sees(w, c, first + j, window), p, splat(0));
+            kern_dvec x = *(const kern_dvec *)(s + j * STRIP), k, p;
+            if (partial) x = kern_choose(sees(w, c, first + j, window), x, centre);
+            kern_dvec y = x - centre, y2 = y * y;
+            p = kern_dexp(x, &k);
+            p *= kern_dpow2(k - K);
+            if (partial) p = kern_choose(sees(w, c, first + j, window), p, kern_dsplat(0));
             s1 += y;
             s2 += y2;
             s3 += y2 * y;
@@ -157,7 +116,7 @@ static inline __attribute__((always_inline)) void gather(struct strip *w, int64_
             e1 += p;
             e2 += p * p;
         }
-        dvec part[SUMS] = {s1, s2, s3, s4, e1, e2};
+        kern_dvec part[SUMS] = {s1, s2, s3, s4, e1, e2};
         for (int i = 0; i < SUMS; i++) accumulate(&w->sums[c][i], part[i]);
         w->a[c] = a;
         w->b[c] = b;
@@ -227,11 +186,11 @@ static void strip_of(struct kern_logit_moments *out, const float *keys, const fl
         w.token[i] = t;
     }
     for (int c = 0; c < VECTORS; c++) {
-        w.a[c] = splat(INFINITY);
-        w.b[c] = splat(-INFINITY);
-        w.centre[c] = splat(0);
-        w.K[c] = splat(-0x1p50);
-        for (int k = 0; k < SUMS; k++) w.sums[c][k] = (struct total){splat(0), splat(0)};
+        w.a[c] = kern_dsplat(INFINITY);
+        w.b[c] = kern_dsplat(-INFINITY);
+        w.centre[c] = kern_dsplat(0);
+        w.K[c] = kern_dsplat(-0x1p50);
+        for (int k = 0; k < SUMS; k++) w.sums[c][k] = (struct total){kern_dsplat(0), kern_dsplat(0)};
     }
     int64_t low = w.token[0], high = w.token[STRIP - 1];
     int64_t begin = window > 0 && low - window + 1 > 0 ? (low - window + 1) / BLOCK * BLOCK : 0;

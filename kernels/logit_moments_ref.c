@@ -1,8 +1,8 @@
 /* kernels/logit_moments_ref.c: reference. Plain loops, compensated double; u = 2^-53. */
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
 
+#include "base/arena.h"
 #include "kernels/ops.h"
 
 #define U (DBL_EPSILON / 2)
@@ -84,7 +84,13 @@ void kern_logit_moments_ref(struct kern_logit_moments *out, const float *keys, c
                             int64_t Hk, int64_t D, int64_t key_head_stride, int64_t key_token_stride,
                             int64_t query_head_stride, int64_t query_token_stride, double scale, int64_t window)
 {
-    double x[REF_KEYS_MAX];
+    struct ag_arena *scratch = ag_arena_new("reference logits");
+    double *x = scratch == NULL ? NULL : AG_NEW(scratch, double, T, NULL);
+    if (x == NULL) { /* no memory: NaN, which no caller takes for a result */
+        for (int64_t i = 0; i < Hq * T; i++) out[i] = (struct kern_logit_moments){.t = 0, .m = NAN, .v = NAN, .A = NAN};
+        ag_arena_free(scratch);
+        return;
+    }
     for (int64_t h = 0; h < Hq; h++) {
         const float *k = keys + h / (Hq / Hk) * key_head_stride;
         for (int64_t t = 0; t < T; t++) {
@@ -106,4 +112,5 @@ void kern_logit_moments_ref(struct kern_logit_moments *out, const float *keys, c
             kern_logit_moments_row(&out[h * T + t], x, t + 1 - first, up(4 * U * fabs(scale) * size, 4));
         }
     }
+    ag_arena_free(scratch);
 }

@@ -41,7 +41,8 @@ KERN_DECLARE(cpu)
     void kern_logit_moments_##suffix(struct kern_logit_moments *out, const float *keys, const float *queries,          \
                                      int64_t T, int64_t Hq, int64_t Hk, int64_t D, int64_t key_head_stride,            \
                                      int64_t key_token_stride, int64_t query_head_stride, int64_t query_token_stride,  \
-                                     double scale, int64_t window);
+                                     double scale, int64_t window);                                                  \
+    void kern_tilt_##suffix(struct kern_tilt *out, const double *x, int64_t n, double s);
 KERN_DECLARE(ref)
 KERN_DECLARE(cpu)
 #undef KERN_DECLARE
