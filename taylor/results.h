@@ -30,6 +30,15 @@
 #ifndef AG_TAYLOR_RESULTS_H
 #define AG_TAYLOR_RESULTS_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/block.h"
+#include "taylor/enclosure.h"
+#include "taylor/histogram.h"
+#include "taylor/radius.h"
+
 #define TAYLOR_SCHEMA "attgeo-taylor-1"
 
 /* Histogrammed for all causal queries. R_over_c is signed, the others are not negative. */
@@ -59,5 +68,83 @@ enum taylor_count {
     TAYLOR_COUNTS
 };
 enum taylor_median { TAYLOR_M_R_OVER_C, TAYLOR_M_ABS_R_OVER_C, TAYLOR_M_RADIUS_V, TAYLOR_M_EFFECTIVE, TAYLOR_M_LARGEST, TAYLOR_MEDIANS };
+
+
+enum { TAYLOR_QUANTILES = 7, TAYLOR_ORDERS = 5 };
+extern const double taylor_quantile_points[TAYLOR_QUANTILES]; /* 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99 */
+extern const char *const taylor_quantity_names[TAYLOR_QUANTITIES + 1];
+extern const char *const taylor_count_names[TAYLOR_COUNTS + 1];
+extern const char *const taylor_median_names[TAYLOR_MEDIANS + 1];
+
+/* One layer, all causal queries. */
+struct taylor_records {
+    int64_t *counts;     /* (P, Hq, TAYLOR_COUNTS) */
+    double *medians;     /* (P, Hq, TAYLOR_MEDIANS) */
+    int32_t *histograms; /* (Hq, TAYLOR_QUANTITIES, 2, TAYLOR_BINS) */
+    int64_t *density;    /* (TAYLOR_DENSITY, TAYLOR_DENSITY) */
+};
+
+/* One sampled query. */
+enum { TAYLOR_B4X = TAYLOR_BOUNDS, TAYLOR_SAMPLE_BOUNDS };
+struct taylor_sample {
+    int64_t prompt, layer, head, position, keys;
+    uint8_t role, value; /* value: 1 its target is a value token of the answer, 2 the headline query */
+    double q_norm, m, v, a, b, A, c, R, dR, effective, largest;
+    struct taylor_interval bound[TAYLOR_SAMPLE_BOUNDS];
+    struct taylor_radius radius[TAYLOR_EPS];
+    double cosine, span, gradient, gradient_bound; /* NaN: missing */
+};
+
+/* A share with its interval. */
+struct taylor_share {
+    double value, lo, hi;
+};
+
+struct taylor_summary {
+    double *quantiles;       /* (Ls, H, TAYLOR_QUANTITIES, 7) */
+    double *layer_quantiles; /* (Ls, TAYLOR_QUANTITIES, 7) */
+    double *model_quantiles; /* (TAYLOR_QUANTITIES, 7) */
+    double *share;           /* (Ls, H, TAYLOR_COUNTS): count / queries (degenerate: of all; sign, proved, finite: of those with v > 0) */
+    struct taylor_share *layer_share; /* (Ls, TAYLOR_COUNTS) */
+    struct taylor_share *model_share; /* (TAYLOR_COUNTS) */
+    struct taylor_share *layer_median; /* (Ls, TAYLOR_MEDIANS): mean over units of the prompts' medians, heads averaged */
+    struct taylor_share *model_median; /* (TAYLOR_MEDIANS) */
+};
+
+struct taylor_results {
+    struct ag_arena *arena; /* owns everything here, this struct included */
+    const char *model, *architecture, *checkpoint_sha256, *tokenizer_sha256, *prompts_sha256, *backend, *dtype, *command,
+        *version, *dump;
+    int64_t seed; /* of the source */
+    enum ag_tap tap, last_tap;
+    int64_t L, P, T, r, queries, sample_seed;
+    const char *const *prompt_id; /* (P) */
+    const int64_t *twin, *unit;   /* (P) */
+    int64_t units;
+    int64_t Ls, H;                                /* layers analysed, most query heads */
+    const int64_t *layer, *Hq, *Hk, *D, *window;  /* (Ls) */
+    const double *scale;                          /* (Ls) */
+    struct taylor_records *records;               /* (Ls) */
+    struct taylor_sample *samples;                /* (n_samples), by layer, prompt, position, head */
+    int64_t n_samples, samples_capacity;
+    struct taylor_summary *summary; /* NULL until taylor_fold */
+};
+
+struct taylor_options {
+    int64_t queries; /* sampled positions a prompt; 64 */
+    int64_t r;       /* of direction fidelity; 16 */
+    int64_t seed, draws;
+    const bool *positions; /* (T packed) --positions: these instead of a draw; NULL: draw */
+};
+#define TAYLOR_OPTIONS_INIT {64, 16, 0, 10000, NULL}
+
+/* An empty results object for this source: provenance and shapes copied, counts zero, medians NaN, no samples. */
+enum ag_status taylor_results_new(struct taylor_results **out, const struct ag_source *source,
+                                  const struct taylor_options *options, struct ag_error *err);
+void taylor_results_free(struct taylor_results *results);
+int64_t taylor_results_bytes(const struct ag_source *source, const struct taylor_options *options);
+enum ag_status taylor_results_write(const struct taylor_results *results, const char *path, bool force,
+                                    struct ag_error *err);
+enum ag_status taylor_results_read(struct taylor_results **out, const char *path, struct ag_error *err);
 
 #endif
