@@ -113,51 +113,64 @@ static double certify(const struct line *line, const struct point *p, const stru
     return far < middle.s ? far : certify(line, &middle, q, halvings - 1);
 }
 
-void taylor_trust_radius(struct taylor_radius *out, const double *x, int64_t n, const struct kern_logit_moments *moments,
-                         double eps, const struct kern_ops *ops)
+/* Between a point inside, lo, and one outside, hi: the crossing, from below. A start where rounding hides the sign is it. */
+static double crossing(struct line *line, double lo, double hi)
 {
-    if (!(moments->v > 0)) {
-        *out = (struct taylor_radius){1, 1, true};
-        return;
+    if (excess_at(lo, line) >= 0) return lo;
+    gsl_function function = {excess_at, line};
+    gsl_root_fsolver *solver = gsl_root_fsolver_alloc(gsl_root_fsolver_brent);
+    double found = lo;
+    if (solver != NULL && gsl_root_fsolver_set(solver, &function, lo, hi) == GSL_SUCCESS) {
+        for (int k = 0; k < 100 && gsl_root_fsolver_iterate(solver) == GSL_SUCCESS; k++)
+            if (gsl_root_test_interval(gsl_root_fsolver_x_lower(solver), gsl_root_fsolver_x_upper(solver), 0, 1e-10) == GSL_SUCCESS) break;
+        found = gsl_root_fsolver_x_lower(solver);
     }
-    struct line line = {x, n, moments, eps, ops};
-    double start = proved_start(moments, eps);
-    if (start >= 1 - 16 * U) {
-        *out = (struct taylor_radius){1, 1, true};
-        return;
+    gsl_root_fsolver_free(solver);
+    return found;
+}
+
+void taylor_trust_radii(struct taylor_radius *out, const double *x, int64_t n, const struct kern_logit_moments *moments,
+                        const struct kern_ops *ops)
+{
+    double start[TAYLOR_EPS], least = 1;
+    for (int e = 0; e < TAYLOR_EPS; e++) {
+        start[e] = moments->v > 0 ? proved_start(moments, taylor_eps[e]) : 1;
+        if (start[e] >= 1 - 16 * U) start[e] = 1;
+        least = fmin(least, start[e]);
+        out[e] = (struct taylor_radius){1, 1, true};
     }
+    struct line line = {x, n, moments, 1, ops};
     struct point grid[GRID + 1];
-    grid[0] = at(&line, start);
-    int last = GRID;
-    double radius = 1;
-    for (int i = 1; i <= GRID; i++) {
-        grid[i] = at(&line, i == GRID ? 1 : start + (1 - start) * i / GRID);
-        if (excess(&line, grid[i].R, grid[i].s) <= 0) continue;
-        /* Brent between the last point inside and the first outside; a start where rounding hides the sign is the radius */
-        double lo = grid[i - 1].s, hi = grid[i].s;
-        radius = lo;
-        if (excess_at(lo, &line) < 0) {
-            gsl_function function = {excess_at, &line};
-            gsl_root_fsolver *solver = gsl_root_fsolver_alloc(gsl_root_fsolver_brent);
-            if (solver != NULL && gsl_root_fsolver_set(solver, &function, lo, hi) == GSL_SUCCESS) {
-                for (int k = 0; k < 100; k++) {
-                    if (gsl_root_fsolver_iterate(solver) != GSL_SUCCESS) break;
-                    if (gsl_root_test_interval(gsl_root_fsolver_x_lower(solver), gsl_root_fsolver_x_upper(solver), 0, 1e-10) == GSL_SUCCESS) break;
-                }
-                radius = gsl_root_fsolver_x_lower(solver);
+    int filled = -1; /* the grid runs from the least start to 1 and is filled as far as a search needs */
+    for (int e = 0; e < TAYLOR_EPS; e++) {
+        if (start[e] == 1) continue;
+        line.eps = taylor_eps[e];
+        int last = GRID, first = 0;
+        double radius = 1;
+        for (int i = 0; i <= GRID; i++) {
+            if (i > filled) grid[filled = i] = at(&line, i == GRID ? 1 : least + (1 - least) * i / GRID);
+            if (grid[i].s <= start[e]) {
+                first = i; /* the last one that B2 covers */
+                continue;
             }
-            gsl_root_fsolver_free(solver);
+            if (excess(&line, grid[i].R, grid[i].s) <= 0) continue;
+            radius = crossing(&line, fmax(grid[i - 1].s, start[e]), grid[i].s);
+            last = i - 1;
+            break;
         }
-        last = i - 1;
-        break;
+        double proved = start[e], goal = radius * (1 - 1e-3);
+        struct point from = grid[first];
+        if (from.s < start[e]) from = at(&line, start[e]);
+        for (int i = first + 1; i <= last && proved == from.s; i++) {
+            proved = certify(&line, &from, &grid[i], HALVINGS);
+            from = grid[i];
+        }
+        if (proved == from.s && proved < goal) { /* the rest of the way towards the crossing */
+            struct point end = at(&line, goal);
+            proved = certify(&line, &from, &end, HALVINGS);
+        }
+        out[e] = (struct taylor_radius){radius, proved, proved >= goal * (1 - 4 * U)};
     }
-    double proved = start, goal = radius * (1 - 1e-3);
-    for (int i = 0; i < last && proved == grid[i].s; i++) proved = certify(&line, &grid[i], &grid[i + 1], HALVINGS);
-    if (proved == grid[last].s && proved < goal) { /* the rest of the way towards the crossing */
-        struct point end = at(&line, goal);
-        proved = certify(&line, &grid[last], &end, HALVINGS);
-    }
-    *out = (struct taylor_radius){radius, proved, proved >= goal * (1 - 4 * U)};
 }
 
 struct taylor_interval taylor_refined(const double *x, int64_t n, const struct kern_logit_moments *moments, double s,

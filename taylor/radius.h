@@ -19,11 +19,11 @@ struct taylor_radius {
     bool certified; /* proved >= (1 - 1e-3) s */
 };
 
-/* The radius at eps in (0, 1] for n logits with moments `moments`: starts where B2 proves that there is no crossing, looks at 64
- * points, refines the first change of sign by Brent's method (GSL), then certifies by B5. v = 0, or eps = 1 where only the
- * lower side can cross: handled. ops: tilt. */
-void taylor_trust_radius(struct taylor_radius *out, const double *x, int64_t n, const struct kern_logit_moments *moments,
-                         double eps, const struct kern_ops *ops);
+/* The radii at every eps, out (TAYLOR_EPS), for n logits with moments `moments`: each search starts where B2 proves that there
+ * is no crossing, looks at 64 points (the same for all eps), refines the first change of sign by Brent's method (GSL), then
+ * certifies by B5. v = 0: inside, certified. ops: tilt. */
+void taylor_trust_radii(struct taylor_radius *out, const double *x, int64_t n, const struct kern_logit_moments *moments,
+                        const struct kern_ops *ops);
 
 /* B5: K'' exact at `nodes` + 1 equidistant nodes of [0, s], enclosed between them and integrated twice: an enclosure of R(s) that
  * does not use K itself. For the ladder figure; s in (0, 1], nodes >= 1. */
