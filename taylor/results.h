@@ -35,6 +35,7 @@
 
 #include "base/arena.h"
 #include "base/block.h"
+#include "base/provenance.h"
 #include "taylor/enclosure.h"
 #include "taylor/histogram.h"
 #include "taylor/radius.h"
@@ -113,20 +114,14 @@ struct taylor_summary {
 
 struct taylor_results {
     struct ag_arena *arena; /* owns everything here, this struct included */
-    const char *model, *architecture, *checkpoint_sha256, *tokenizer_sha256, *prompts_sha256, *backend, *dtype, *command,
-        *version, *dump;
-    int64_t seed; /* of the source */
-    enum ag_tap tap, last_tap;
-    int64_t L, P, T, r, queries, sample_seed;
-    const char *const *prompt_id; /* (P) */
-    const int64_t *twin, *unit;   /* (P) */
-    int64_t units;
-    int64_t Ls, H;                                /* layers analysed, most query heads */
-    const int64_t *layer, *Hq, *Hk, *D, *window;  /* (Ls) */
-    const double *scale;                          /* (Ls) */
-    struct taylor_records *records;               /* (Ls) */
-    struct taylor_sample *samples;                /* (n_samples), by layer, prompt, position, head */
-    int64_t n_samples, samples_capacity;
+    struct ag_provenance from;
+    int64_t r, queries, sample_seed, draws;
+    int64_t H;                           /* most query heads */
+    const int64_t *Hq, *Hk, *D, *window; /* (Ls) */
+    const double *scale;              /* (Ls) */
+    struct taylor_records *records;   /* (Ls) */
+    struct taylor_sample *samples;    /* (n_samples), by layer, prompt, position, head */
+    int64_t n_samples;
     struct taylor_summary *summary; /* NULL until taylor_fold */
 };
 

@@ -50,12 +50,12 @@ int64_t taylor_positions(int64_t *out, int64_t *headline, const struct ag_tokens
 
 enum ag_status taylor_scratch_new(struct taylor_scratch *s, int64_t T, int64_t D, struct ag_arena *arena, struct ag_error *err)
 {
-    *s = (struct taylor_scratch){AG_NEW(arena, double, T, err),     AG_NEW(arena, double, T *D, err), AG_NEW(arena, double, D, err),
+    *s = (struct taylor_scratch){AG_NEW(arena, double, T, err),     AG_NEW(arena, double, D *D, err), AG_NEW(arena, double, D, err),
                                  AG_NEW(arena, double, D *D, err),  AG_NEW(arena, double, D, err),    AG_NEW(arena, double, D, err),
                                  AG_NEW(arena, double, D, err),     AG_NEW(arena, double, D, err),
                                  AG_NEW(arena, double, TAYLOR_STATE_DOUBLES(D), err),                 AG_NEW(arena, double, T, err),
                                  AG_NEW(arena, int32_t, T, err)};
-    return s->x && s->centred && s->mu && s->cov && s->spectrum && s->read && s->sigma_q && s->projected && s->state && s->weight &&
+    return s->x && s->axes && s->mu && s->cov && s->spectrum && s->read && s->sigma_q && s->projected && s->state && s->weight &&
                    s->rows
                ? AG_OK
                : AG_E_MEMORY;
@@ -70,7 +70,8 @@ struct cloud {
     double skew;        /* |I - U U^T| in the Frobenius norm: how far U is from orthogonal */
 };
 
-/* Also leaves k_j - mu in scratch->centred, the eigenvectors in cov (rows), eigenvalues in spectrum. */
+/* Leaves the eigenvectors in cov (rows), eigenvalues in spectrum. The lengths along the axes come from the alignment kernel, with
+ * axes scaled by s_i^-1/2 for the Mahalanobis distance. */
 static bool cloud_of(struct cloud *cloud, const float *keys, int64_t stride, int64_t n, int64_t D, struct taylor_scratch *s,
                      const struct kern_ops *ops)
 {
@@ -82,25 +83,22 @@ static bool cloud_of(struct cloud *cloud, const float *keys, int64_t stride, int
     for (int64_t i = 0; i < D; i++)
         for (int64_t j = 0; j <= i; j++) {
             double dot = i == j ? -1 : 0;
+#pragma omp simd reduction(+ : dot)
             for (int64_t d = 0; d < D; d++) dot += s->cov[i * D + d] * s->cov[j * D + d];
             cloud->skew += (i == j ? 1 : 2) * dot * dot;
         }
     cloud->skew = sqrt(cloud->skew) + 4 * (double)D * (double)D * U; /* its own rounding */
+    double *along = s->x, *total = s->weight;
+    for (int64_t i = 0; i < cloud->kept; i++)
+        for (int64_t d = 0; d < D; d++) s->axes[i * D + d] = s->cov[i * D + d] / sqrt(s->spectrum[i]);
+    ops->align(along, total, keys, s->mu, s->axes, n, D, cloud->kept, stride);
     for (int64_t j = 0; j < n; j++) {
-        double *y = s->centred + j * D, square = 0, maha = 0, rest = 0;
-        for (int64_t d = 0; d < D; d++) {
-            y[d] = (double)keys[j * stride + d] - s->mu[d];
-            square += y[d] * y[d];
-        }
-        for (int64_t i = 0; i < D; i++) {
-            double along = 0;
-            for (int64_t d = 0; d < D; d++) along += s->cov[i * D + d] * y[d];
-            if (i < cloud->kept) maha += along * along / s->spectrum[i];
-            else rest += along * along;
-        }
-        cloud->radius = fmax(cloud->radius, square);
-        cloud->mahalanobis = fmax(cloud->mahalanobis, maha);
-        cloud->cut = fmax(cloud->cut, rest);
+        cloud->radius = fmax(cloud->radius, total[j]);
+        cloud->mahalanobis = fmax(cloud->mahalanobis, along[j]);
+    }
+    if (cloud->kept < D) {
+        ops->align(along, total, keys, s->mu, s->cov + cloud->kept * D, n, D, D - cloud->kept, stride);
+        for (int64_t j = 0; j < n; j++) cloud->cut = fmax(cloud->cut, along[j]);
     }
     cloud->radius = up(sqrt(cloud->radius), (double)(D + 8));
     cloud->mahalanobis = sqrt(cloud->mahalanobis);
@@ -181,6 +179,7 @@ bool taylor_sample_group(struct taylor_sample *out, const struct ag_block *block
         for (int64_t d = 0; d < D; d++) square += (double)q[d] * shape->scale * ((double)q[d] * shape->scale);
         for (int64_t j = 0; j < n; j++) {
             double dot = 0;
+#pragma omp simd reduction(+ : dot)
             for (int64_t d = 0; d < D; d++) dot += (double)q[d] * (double)keys[j * stride + d];
             s->x[j] = shape->scale * dot;
         }
@@ -202,7 +201,7 @@ bool taylor_sample_group(struct taylor_sample *out, const struct ag_block *block
         memset(s->read, 0, (size_t)D * sizeof *s->read);
         for (int64_t j = 0; j < n; j++) {
             double p = exp(s->x[j] - moments.A);
-            for (int64_t d = 0; d < D; d++) s->read[d] += p * s->centred[j * D + d];
+            for (int64_t d = 0; d < D; d++) s->read[d] += p * ((double)keys[j * stride + d] - s->mu[d]);
         }
         direction(row, &cloud, s->read, q, shape->scale, D, r, s);
     }

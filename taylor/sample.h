@@ -12,7 +12,7 @@ int64_t taylor_positions(int64_t *out, int64_t *headline, const struct ag_tokens
 
 /* Scratch of one thread for keys up to T, width D, r axes. */
 struct taylor_scratch {
-    double *x, *centred; /* (T), (T, D) */
+    double *x, *axes; /* (T), (D, D) */
     double *mu, *cov, *spectrum, *read, *sigma_q, *projected, *state; /* (D), (D, D), (D), (D), (D), (D), (5 D) */
     double *weight; /* (T) */
     int32_t *rows;  /* (T) */
