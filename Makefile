@@ -107,8 +107,8 @@ headers: ## every header compiles alone, as C and as C++ (which CUDA is)
 	@echo "$(words $(HDR)) headers compile alone"
 
 # The manual page is made from the tables that --help is made from; it is committed, and a test compares.
-attgeo.1: $(if $(filter release,$(config)),$(BUILD)/attgeo)
-	@$(if $(filter release,$(config)),$(BUILD)/attgeo --manual > $@.tmp && mv $@.tmp $@)
+attgeo.1: $(BUILD)/attgeo FORCE
+	@$(if $(filter release,$(config)),$< --manual > $(BUILD)/manual.tmp && { cmp -s $(BUILD)/manual.tmp $@ || cp $(BUILD)/manual.tmp $@; })
 manual: attgeo.1 ## attgeo.1 from the command tables
 
 MODEL ?= sample
