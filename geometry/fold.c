@@ -110,7 +110,7 @@ static void unit_deltas(const struct fold *f, double *x) {
                 if (first != p) continue; /* the unit was made with the first of the pair */
                 mean_add(&mean, delta(&f->records[l], p * g->Hk[l] + h));
                 if (twin >= 0) mean_add(&mean, delta(&f->records[l], twin * g->Hk[l] + h));
-                x[g->unit[p] * C + l * g->H + h] = mean_value(&mean);
+                x[g->unit[p] * C + l * g->H + h] = geom_rounded(mean_value(&mean));
             }
         }
     }
@@ -152,6 +152,7 @@ static enum ag_status fold_prompt_pooling(const struct fold *f) {
             if (s->units[c] > most) most = s->units[c];
             s->cells += s->units[c] > 0;
             s->missing += s->units[c] == 0;
+            s->zero += s->delta_prompt[c] == 0;
             s->significant_negative += s->q[c] < 0.05 && s->delta_prompt[c] < 0;
             s->significant_positive += s->q[c] < 0.05 && s->delta_prompt[c] > 0;
         }

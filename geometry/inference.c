@@ -25,9 +25,11 @@ static void seed_draw(gsl_rng *rng, int64_t seed, int64_t draw) {
     gsl_rng_set(rng, (unsigned long)((z ^ (z >> 31)) & 0xffffffffu) | 1u);
 }
 
+double geom_rounded(double x) { return fabs(x) <= GEOM_ROUNDING ? 0 : x; }
+
 static double ratio_of(double a_sum, double a_weight, double b_sum, double b_weight) {
     if (!(a_weight > 0) || !(b_weight > 0)) return NAN;
-    return a_sum / a_weight - b_sum / b_weight;
+    return geom_rounded(a_sum / a_weight - b_sum / b_weight);
 }
 
 void geom_ratio_value(double *value, const struct geom_ratio *ratio) {

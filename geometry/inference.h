@@ -9,10 +9,16 @@
 
 #define GEOM_EXACT_UNITS 20   /* sign flips are enumerated up to here */
 #define GEOM_SIGN_DRAWS 10000 /* and drawn beyond */
+#define GEOM_ROUNDING 1e-12   /* differences of alignments of at most this are zero: see geom_rounded */
 #define GEOM_TIE 1e-12        /* of the largest |unit mean| */
 
 /* unit (P): 0..U-1 in order of first appearance; a prompt and its twin share one. twin (P): index or -1. Returns U. */
 int64_t geom_units(int64_t *unit, const int64_t *twin, int64_t P);
+
+/* 0 for |x| <= GEOM_ROUNDING, else x. Alignments lie in [0,1] and carry an error of about 1e-14, and counterbalanced
+ * twins make some differences exactly zero (layer 0 before RoPE, where a key depends on its token alone, on the
+ * haystack basis): the sign of what rounding leaves there is no finding. */
+double geom_rounded(double x);
 
 /* What is resampled: C statistics over U units, each a_sum / a_weight - b_sum / b_weight where sum and weight run over
  * the units drawn. All arrays (U, C), weights >= 0, zero (with sum 0) where a unit lacks the statistic. b_* NULL: no
@@ -21,7 +27,7 @@ struct geom_ratio {
     int64_t U, C;
     const double *a_sum, *a_weight, *b_sum, *b_weight;
 };
-/* The statistics themselves, value (C); NaN where a weight is zero. */
+/* The statistics themselves, rounded as above, value (C); NaN where a weight is zero. */
 void geom_ratio_value(double *value, const struct geom_ratio *ratio);
 
 /* Percentile bootstrap, 95 %: units that carry any of the statistics are drawn with replacement (the same draws for all

@@ -47,10 +47,10 @@ static enum ag_status what_was_analysed(struct ag_buf *out, const struct geom_re
     for (int64_t l = 0; l < g->Ls; l++) cells += g->Hk[l];
     return ag_buf_printf(out, err,
                          "%s: keys at the %s tap%s, %" PRId64 " layers, %" PRId64 " cells (layer x key head); %" PRId64
-                         " prompts, %" PRId64 " independent units; r = %" PRId64 "%s\n",
+                         " prompts, %" PRId64 " independent units; r = %" PRId64 ", skip %" PRId64 "\n",
                          g->model, ag_tap_names[g->tap],
                          g->tap == g->last_tap ? " (what attention reads)" : " (attention reads a later one)", g->Ls,
-                         cells, g->P, g->units, g->r, g->skip > 0 ? ", first tokens skipped" : "");
+                         cells, g->P, g->units, g->r, g->skip);
 }
 
 static enum ag_status the_sign(struct ag_buf *out, const struct geom_results *g, struct ag_error *err) {
@@ -75,6 +75,9 @@ static enum ag_status the_sign(struct ag_buf *out, const struct geom_results *g,
             out, err, "; basis of all prompts pooled: %s",
             share_text(a, pooled->fraction_negative, pooled->fraction_negative_lo, pooled->fraction_negative_hi));
     }
+    if (status == AG_OK && prompt->zero + haystack->zero > 0)
+        status = ag_buf_printf(out, err, "; exactly zero (the twins cancel) in %" PRId64 " and %" PRId64 " cells",
+                               prompt->zero, haystack->zero);
     return status == AG_OK ? ag_buf_printf(out, err, "\n") : status;
 }
 

@@ -23,7 +23,8 @@ static const char definitions[] =
     "role haystack; pooled: those of all prompts. U_r: the r leading eigenvectors of the basis. Alignment a(k) = "
     "|U_r^T (k - "
     "mu)|^2 / |k - mu|^2, undefined where |k - mu|^2 is at most 1e-24 of the largest of the prompt (answer left out). "
-    "Delta-mu is the mean over needle tokens minus the mean over distractor tokens. A prompt with r + 1 or fewer keys "
+    "Delta-mu is the mean over needle tokens minus the mean over distractor tokens; at most 1e-12 is rounding and "
+    "counts as 0. A prompt with r + 1 or fewer keys "
     "in the "
     "basis is missing. Unit: a pair of twins, or a prompt without twin. Intervals: 95 % percentile bootstrap over "
     "units, NaN "
@@ -82,6 +83,7 @@ static const struct {
     {"significant_positive", offsetof(struct geom_summary, significant_positive), true},
     {"cells", offsetof(struct geom_summary, cells), true},
     {"missing", offsetof(struct geom_summary, missing), true},
+    {"zero", offsetof(struct geom_summary, zero), true},
 };
 
 static const char *text_of(const struct geom_results *results, size_t i) {

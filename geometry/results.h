@@ -24,7 +24,8 @@
  * 1), prompts_zero_trace (tr = 0: ranks NaN), tokens_undefined (|k - mu|^2 <= 1e-24 of the largest, all roles)
  *       attributes: fraction_negative, fraction_negative_lo, _hi (cells with delta_mu_prompt < 0);
  *       fraction_negative_token, _lo, _hi; smallest_p (NaN without a cell) f64;
- *       significant_negative, significant_positive (q < 0.05), cells (with a delta_mu_prompt), missing (without) i64
+ *       significant_negative, significant_positive (q < 0.05), cells (with a delta_mu_prompt), missing (without), zero
+ *       (cells where it is 0: at most 1e-12, which is rounding) i64
  */
 #ifndef AG_GEOMETRY_RESULTS_H
 #define AG_GEOMETRY_RESULTS_H
@@ -61,7 +62,7 @@ struct geom_summary {
     int64_t *units, *prompts_missing, *prompts_few_keys, *prompts_zero_trace, *tokens_undefined;
     double fraction_negative, fraction_negative_lo, fraction_negative_hi;
     double fraction_negative_token, fraction_negative_token_lo, fraction_negative_token_hi, smallest_p;
-    int64_t significant_negative, significant_positive, cells, missing;
+    int64_t significant_negative, significant_positive, cells, missing, zero;
 };
 
 struct geom_results {

@@ -218,6 +218,23 @@ static void test_bootstrap_ratio(void **state) {
     }
 }
 
+/* Twins that cancel leave rounding noise, whose sign is no finding. */
+static void test_rounding(void **state) {
+    (void)state;
+    struct ag_error err = AG_ERROR_INIT;
+    assert_true(geom_rounded(1e-13) == 0 && geom_rounded(-1e-12) == 0 && geom_rounded(-1.1e-12) < 0);
+    assert_true(isnan(geom_rounded(NAN)));
+    const double a[8] = {0.3 + 1e-16, 0.5, 0.3, 0.5, 0.3 - 2e-16, 0.5, 0.3, 0.5}, weight[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const double b[8] = {0.3, 0.6, 0.3, 0.6, 0.3, 0.6, 0.3, 0.6};
+    double value[2], lo[2], hi[2], share[3];
+    const struct geom_ratio ratio = {4, 2, a, weight, b, weight};
+    geom_ratio_value(value, &ratio);
+    assert_true(value[0] == 0 && value[1] < 0);
+    assert_ok(geom_bootstrap(lo, hi, share, &ratio, 200, 1, &err), &err);
+    assert_true(lo[0] == 0 && hi[0] == 0);
+    for (int i = 0; i < 3; i++) close_to(share[i], 0.5, 0);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_units),
     cmocka_unit_test(test_sign_flip_exact),
@@ -226,5 +243,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_bootstrap_coverage),
     cmocka_unit_test(test_bootstrap_few),
     cmocka_unit_test(test_bootstrap_ratio),
+    cmocka_unit_test(test_rounding),
 };
 TEST_GROUP(inference, "units, bootstrap, sign flips, false discovery rate", tests)

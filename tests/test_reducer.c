@@ -191,6 +191,7 @@ static void same_results(const struct geom_results *a, const struct geom_results
         same_share(a->summary[k]->smallest_p, b->summary[k]->smallest_p);
         assert_int_equal(a->summary[k]->cells, b->summary[k]->cells);
         assert_int_equal(a->summary[k]->missing, b->summary[k]->missing);
+        assert_int_equal(a->summary[k]->zero, b->summary[k]->zero);
         assert_int_equal(a->summary[k]->significant_negative, b->summary[k]->significant_negative);
         assert_int_equal(a->summary[k]->significant_positive, b->summary[k]->significant_positive);
     }
