@@ -1,4 +1,5 @@
-/* probe/added.h: added tokens (special strings, user-defined tokens) found in a text: leftmost, longest at that place. */
+/* probe/added.h: added tokens (special strings, user-defined tokens) found in a text: leftmost, longest at that place.
+ */
 #ifndef AG_PROBE_ADDED_H
 #define AG_PROBE_ADDED_H
 
@@ -30,7 +31,8 @@ struct added_set {
     int32_t *ends; /* (nodes) index of the token that ends there, -1 */
     bool first[256];
 };
-/* Content of at most ADDED_MAX_BYTES each. Empty contents are never matched. Lives in the arena; tokens stays borrowed. */
+/* Content of at most ADDED_MAX_BYTES each. Empty contents are never matched. Lives in the arena; tokens stays borrowed.
+ */
 enum ag_status added_build(struct added_set *set, const struct added_token *tokens, int64_t n, struct ag_arena *arena,
                            struct ag_error *err);
 
@@ -38,7 +40,8 @@ struct added_match {
     const struct added_token *token;
     int64_t begin, end; /* with the blanks that lstrip and rstrip swallow */
 };
-/* The next match in text[0, n) from position from on (the end of the match before). plain: tokens flagged special are ordinary text. */
+/* The next match in text[0, n) from position from on (the end of the match before). plain: tokens flagged special are
+ * ordinary text. */
 bool added_next(struct added_match *match, const struct added_set *set, const char *text, int64_t n, int64_t from,
                 bool plain);
 

@@ -7,9 +7,7 @@
 #include "probe/unicode.h"
 
 /* Bytes that print as themselves; the other 68 are U+0100 and on, in ascending order (spec section 2). */
-static bool is_direct(unsigned b) {
-    return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
-}
+static bool is_direct(unsigned b) { return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae; }
 
 static int32_t mapped_character(unsigned b) {
     if (is_direct(b)) return (int32_t)b;
@@ -93,8 +91,8 @@ static const struct bpe_merge *find_merge(const struct bpe *bpe, int32_t left, i
     }
 }
 
-static enum ag_status build_tokens(struct bpe *bpe, struct index *index, struct ag_arena *arena, struct ag_arena *scratch,
-                                   struct ag_error *err) {
+static enum ag_status build_tokens(struct bpe *bpe, struct index *index, struct ag_arena *arena,
+                                   struct ag_arena *scratch, struct ag_error *err) {
     const struct bpe_source *source = index->source;
     int64_t bytes = 0;
     char shown[UNI_SHOW];
@@ -157,7 +155,8 @@ static enum ag_status build_merges(struct bpe *bpe, const struct index *index, s
                 uni_show(missing, sizeof missing, b->text, b->n);
             else
                 uni_show(missing, sizeof missing, joined.data, (int64_t)joined.size);
-            AG_TRY(ag_fail(err, AG_E_FORMAT, "%s: merge %lld (\"%s\", \"%s\") needs the token \"%s\", which the vocabulary lacks",
+            AG_TRY(ag_fail(err, AG_E_FORMAT,
+                           "%s: merge %lld (\"%s\", \"%s\") needs the token \"%s\", which the vocabulary lacks",
                            source->path, (long long)k, uni_show(shown[0], UNI_SHOW, a->text, a->n),
                            uni_show(shown[1], UNI_SHOW, b->text, b->n), missing));
         }
@@ -165,7 +164,8 @@ static enum ag_status build_merges(struct bpe *bpe, const struct index *index, s
         uint64_t at = hash_pair(pair) & bpe->merge_mask;
         while (bpe->merges[at].pair != UINT64_MAX && bpe->merges[at].pair != pair) at = (at + 1) & bpe->merge_mask;
         if (bpe->merges[at].pair != pair) bpe->n_merges++;
-        bpe->merges[at] = (struct bpe_merge){pair, (int32_t)k, id}; /* given twice: the last one, as the reference does */
+        bpe->merges[at] =
+            (struct bpe_merge){pair, (int32_t)k, id}; /* given twice: the last one, as the reference does */
     }
 fail:
     ag_buf_free(&joined);
@@ -191,7 +191,8 @@ static enum ag_status build_whole(struct bpe *bpe, const struct index *index, st
     return AG_OK;
 }
 
-enum ag_status bpe_build(struct bpe *out, const struct bpe_source *source, struct ag_arena *arena, struct ag_error *err) {
+enum ag_status bpe_build(struct bpe *out, const struct bpe_source *source, struct ag_arena *arena,
+                         struct ag_error *err) {
     enum ag_status status = AG_OK;
     struct ag_arena *scratch = ag_arena_new("tokenizer scratch");
     if (scratch == NULL) return ag_fail(err, AG_E_MEMORY, "out of memory");
@@ -300,7 +301,8 @@ enum ag_status bpe_encode(const int32_t **out, int64_t *count, int32_t ids[BPE_S
                           const char *text, int64_t n, struct ag_arena *arena, struct ag_error *err) {
     *out = ids;
     if (bpe->whole != NULL) {
-        for (uint64_t at = hash_bytes(text, n) & bpe->whole_mask; bpe->whole[at] >= 0; at = (at + 1) & bpe->whole_mask) {
+        for (uint64_t at = hash_bytes(text, n) & bpe->whole_mask; bpe->whole[at] >= 0;
+             at = (at + 1) & bpe->whole_mask) {
             const struct bpe_bytes *token = &bpe->tokens[bpe->whole[at]];
             if (token->n != n || memcmp(token->bytes, text, (size_t)n) != 0) continue;
             ids[0] = bpe->whole[at];
@@ -318,7 +320,8 @@ enum ag_status bpe_encode(const int32_t **out, int64_t *count, int32_t ids[BPE_S
     for (int64_t i = 0; i < n; i++) {
         symbols[i] = bpe->symbol[(unsigned char)text[i]];
         if (symbols[i] < 0)
-            return ag_fail(err, AG_E_UNSUPPORTED, "the vocabulary has no token for the byte 0x%02x, which the text holds",
+            return ag_fail(err, AG_E_UNSUPPORTED,
+                           "the vocabulary has no token for the byte 0x%02x, which the text holds",
                            (unsigned char)text[i]);
     }
     *count = n;

@@ -38,9 +38,9 @@ struct bpe_merge {
 };
 struct bpe {
     int64_t n_ids;
-    struct bpe_bytes *tokens;   /* (n_ids) raw bytes */
-    int32_t symbol[256];        /* id of each byte, -1: the vocabulary has none */
-    struct bpe_merge *merges;   /* open addressing, merge_mask + 1 slots */
+    struct bpe_bytes *tokens; /* (n_ids) raw bytes */
+    int32_t symbol[256];      /* id of each byte, -1: the vocabulary has none */
+    struct bpe_merge *merges; /* open addressing, merge_mask + 1 slots */
     uint64_t merge_mask;
     int64_t n_merges;
     int32_t *whole; /* ignore_merges: ids by raw bytes, open addressing, -1 free; NULL without */
@@ -48,10 +48,12 @@ struct bpe {
 };
 
 /* Refuses duplicate strings and ids, and merges whose parts or result are no tokens. The result lives in the arena. */
-enum ag_status bpe_build(struct bpe *out, const struct bpe_source *source, struct ag_arena *arena, struct ag_error *err);
+enum ag_status bpe_build(struct bpe *out, const struct bpe_source *source, struct ag_arena *arena,
+                         struct ag_error *err);
 
-/* Token ids of one pre-token of n >= 1 bytes. Up to BPE_SHORT bytes go to ids, which has room for as many; a longer one goes to
- * memory from the arena. *out is where they are. AG_E_UNSUPPORTED when the vocabulary lacks one of the bytes. */
+/* Token ids of one pre-token of n >= 1 bytes. Up to BPE_SHORT bytes go to ids, which has room for as many; a longer one
+ * goes to memory from the arena. *out is where they are. AG_E_UNSUPPORTED when the vocabulary lacks one of the bytes.
+ */
 #define BPE_SHORT 64
 enum ag_status bpe_encode(const int32_t **out, int64_t *count, int32_t ids[BPE_SHORT], const struct bpe *bpe,
                           const char *text, int64_t n, struct ag_arena *arena, struct ag_error *err);

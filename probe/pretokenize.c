@@ -9,8 +9,8 @@
 const char *const pattern_names[PATTERN_COUNT + 1] = {"gpt-2", "smollm", "qwen2", "llama-bpe", "qwen35", NULL};
 
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define QWEN(letters, numbers, not_other)                                                               \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" numbers "| ?[^\\s" not_other     \
+#define QWEN(letters, numbers, not_other)                                                                              \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" numbers "| ?[^\\s" not_other                    \
     "]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 const char *const pattern_regex[PATTERN_COUNT] = {
     GPT2,
@@ -39,7 +39,8 @@ static inline int64_t run_without(const char *s, int64_t i, int64_t end, unsigne
     return i;
 }
 
-/* Bytes of 's 't 're 've 'm 'll 'd at i, where an apostrophe is; 0: none. fold: in any case, and U+017F, which folds to s. */
+/* Bytes of 's 't 're 've 'm 'll 'd at i, where an apostrophe is; 0: none. fold: in any case, and U+017F, which folds to
+ * s. */
 static int contraction(const char *s, int64_t i, int64_t end, bool fold) {
     if (end - i < 2) return 0;
     int lower = fold ? 0x20 : 0;
@@ -117,11 +118,19 @@ bool pieces_next(struct pieces *p) {
         }
         p->end = gpt2_end(p->text, i, p->limit);
         break;
-    case PATTERN_QWEN2: p->end = qwen_end(p->text, i, p->n, 1, UNI_L); break;
-    case PATTERN_LLAMA3: p->end = qwen_end(p->text, i, p->n, 3, UNI_L); break;
-    case PATTERN_QWEN35: p->end = qwen_end(p->text, i, p->n, 1, UNI_L | UNI_M); break;
+    case PATTERN_QWEN2:
+        p->end = qwen_end(p->text, i, p->n, 1, UNI_L);
+        break;
+    case PATTERN_LLAMA3:
+        p->end = qwen_end(p->text, i, p->n, 3, UNI_L);
+        break;
+    case PATTERN_QWEN35:
+        p->end = qwen_end(p->text, i, p->n, 1, UNI_L | UNI_M);
+        break;
     case PATTERN_GPT2:
-    default: p->end = gpt2_end(p->text, i, p->n); break;
+    default:
+        p->end = gpt2_end(p->text, i, p->n);
+        break;
     }
     return true;
 }

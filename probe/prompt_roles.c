@@ -19,7 +19,8 @@ static struct range trimmed(const char *text) {
 }
 
 /* The value of a needle or distractor: as given, or the last occurrence of the trimmed answer in the span. */
-static struct range value_of(const struct prompts *prompts, const struct prompt *prompt, const struct prompt_span *span) {
+static struct range value_of(const struct prompts *prompts, const struct prompt *prompt,
+                             const struct prompt_span *span) {
     const struct range none = {-1, -1};
     if (span->value_begin >= 0) return (struct range){span->value_begin, span->value_end};
     const char *answer = prompt->answer;
@@ -34,8 +35,11 @@ static struct range value_of(const struct prompts *prompts, const struct prompt 
     return none;
 }
 
-static const int rank_of[AG_ROLE_COUNT] = {
-    [AG_ROLE_NEEDLE] = 5, [AG_ROLE_DISTRACTOR] = 4, [AG_ROLE_QUESTION] = 3, [AG_ROLE_HAYSTACK] = 2, [AG_ROLE_SPECIAL] = 1};
+static const int rank_of[AG_ROLE_COUNT] = {[AG_ROLE_NEEDLE] = 5,
+                                           [AG_ROLE_DISTRACTOR] = 4,
+                                           [AG_ROLE_QUESTION] = 3,
+                                           [AG_ROLE_HAYSTACK] = 2,
+                                           [AG_ROLE_SPECIAL] = 1};
 
 /* Index of the first token that ends behind byte `begin`: tokens are in order, so a range is a run of them. A token of
  * no bytes (a share of a character that NFC spread over several tokens) counts as the byte at its place. */
@@ -79,7 +83,8 @@ static unsigned assign(uint8_t *role, uint8_t *value, const struct token *tokens
             uint8_t bit = span->role == AG_ROLE_NEEDLE ? AG_VALUE_NEEDLE : AG_VALUE_DISTRACTOR;
             struct range v = value_of(prompts, prompt, span);
             if (v.begin < 0) missing |= bit;
-            for (int64_t i = first_over(tokens, n_text, v.begin); v.begin >= 0 && i < n_text && tokens[i].begin < v.end; i++)
+            for (int64_t i = first_over(tokens, n_text, v.begin); v.begin >= 0 && i < n_text && tokens[i].begin < v.end;
+                 i++)
                 if (!tokens[i].special) value[i] |= bit;
         }
     for (int64_t i = 0; i < n_text; i++)
@@ -97,9 +102,10 @@ static unsigned assign(uint8_t *role, uint8_t *value, const struct token *tokens
 }
 
 /* Appends a prompt's tokens to all; *n_text of them belong to the text. whole: scratch for text + answer. */
-static enum ag_status encode_one(struct token_list *all, int64_t *n_text, struct ag_buf *whole, const struct prompts *prompts,
-                                 const struct prompt *prompt, const struct tokenizer *tokenizer, bool specials,
-                                 bool *double_bos, struct ag_error *err) {
+static enum ag_status encode_one(struct token_list *all, int64_t *n_text, struct ag_buf *whole,
+                                 const struct prompts *prompts, const struct prompt *prompt,
+                                 const struct tokenizer *tokenizer, bool specials, bool *double_bos,
+                                 struct ag_error *err) {
     enum ag_status status = AG_OK;
     struct token_list alone = {0};
     int64_t first = all->n;
@@ -116,8 +122,10 @@ static enum ag_status encode_one(struct token_list *all, int64_t *n_text, struct
     AG_TRY(tokenizer_encode(all, tokenizer, whole->data, whole->size, specials, &twice, err));
     /* EOS that the tokenizer appends, an empty span at the end, would stand between text and answer, or follow it. */
     if (specials && tokenizer_info(tokenizer)->adds_eos) {
-        while (alone.n > 0 && alone.data[alone.n - 1].special && alone.data[alone.n - 1].begin == prompt->text_bytes) alone.n--;
-        while (all->n > first && all->data[all->n - 1].special && all->data[all->n - 1].begin == (int64_t)whole->size) all->n--;
+        while (alone.n > 0 && alone.data[alone.n - 1].special && alone.data[alone.n - 1].begin == prompt->text_bytes)
+            alone.n--;
+        while (all->n > first && all->data[all->n - 1].special && all->data[all->n - 1].begin == (int64_t)whole->size)
+            all->n--;
     }
     const struct token *with = all->data + first;
     int64_t same = 0;
@@ -126,11 +134,12 @@ static enum ag_status encode_one(struct token_list *all, int64_t *n_text, struct
         same++;
     if (same < alone.n) {
         char shown[UNI_SHOW];
-        AG_TRY(ag_fail(err, AG_E_FORMAT,
-                       "answer: \"%s\" changes the tokens of the text from byte %lld on; expected an answer that starts a new "
-                       "token (begin it with a blank, or end the text elsewhere)",
-                       uni_show(shown, sizeof shown, prompt->answer, (int64_t)strlen(prompt->answer)),
-                       (long long)alone.data[same].begin));
+        AG_TRY(ag_fail(
+            err, AG_E_FORMAT,
+            "answer: \"%s\" changes the tokens of the text from byte %lld on; expected an answer that starts a new "
+            "token (begin it with a blank, or end the text elsewhere)",
+            uni_show(shown, sizeof shown, prompt->answer, (int64_t)strlen(prompt->answer)),
+            (long long)alone.data[same].begin));
     }
     *n_text = alone.n;
 fail:
@@ -139,8 +148,8 @@ fail:
     return status;
 }
 
-enum ag_status prompts_encode(struct prompt_tokens **out, const struct prompts *prompts, const struct tokenizer *tokenizer,
-                              bool specials, struct ag_error *err) {
+enum ag_status prompts_encode(struct prompt_tokens **out, const struct prompts *prompts,
+                              const struct tokenizer *tokenizer, bool specials, struct ag_error *err) {
     enum ag_status status = AG_OK;
     *out = NULL;
     int64_t P = prompts->P, T = 0;
@@ -153,7 +162,8 @@ enum ag_status prompts_encode(struct prompt_tokens **out, const struct prompts *
     int64_t *twin = AG_NEW(arena, int64_t, P, err);
     const char **id = AG_NEW(arena, const char *, P, err), **text = AG_NEW(arena, const char *, P, err),
                **answer = AG_NEW(arena, const char *, P, err);
-    if (result == NULL || offsets == NULL || n_text == NULL || twin == NULL || id == NULL || text == NULL || answer == NULL)
+    if (result == NULL || offsets == NULL || n_text == NULL || twin == NULL || id == NULL || text == NULL ||
+        answer == NULL)
         AG_TRY(AG_E_MEMORY);
     for (int64_t p = 0; p < P; p++) {
         const struct prompt *prompt = &prompts->data[p];
@@ -167,7 +177,8 @@ enum ag_status prompts_encode(struct prompt_tokens **out, const struct prompts *
         answer[p] = prompt->answer == NULL ? NULL : ag_arena_text(arena, prompt->answer, strlen(prompt->answer), err);
         if (id[p] == NULL || text[p] == NULL || (answer[p] == NULL && prompt->answer != NULL)) AG_TRY(AG_E_MEMORY);
         if (all.n == offsets[p])
-            AG_TRY(ag_fail(err, AG_E_FORMAT, "%s: line %lld: text: gives no token", prompts->path, (long long)prompt->line));
+            AG_TRY(ag_fail(err, AG_E_FORMAT, "%s: line %lld: text: gives no token", prompts->path,
+                           (long long)prompt->line));
     }
     offsets[P] = T = all.n;
     int32_t *ids = AG_NEW(arena, int32_t, T, err);

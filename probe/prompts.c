@@ -27,13 +27,20 @@ static enum ag_status bad(const struct reader *r, const char *key, const char *f
 static const char *kind(const json_t *value) {
     if (value == NULL) return "missing";
     switch (json_typeof(value)) {
-    case JSON_OBJECT: return "is an object";
-    case JSON_ARRAY: return "is a list";
-    case JSON_STRING: return "is a string";
-    case JSON_INTEGER: return "is an integer";
-    case JSON_REAL: return "is a real number";
-    case JSON_NULL: return "is null";
-    default: return "is true or false";
+    case JSON_OBJECT:
+        return "is an object";
+    case JSON_ARRAY:
+        return "is a list";
+    case JSON_STRING:
+        return "is a string";
+    case JSON_INTEGER:
+        return "is an integer";
+    case JSON_REAL:
+        return "is a real number";
+    case JSON_NULL:
+        return "is null";
+    default:
+        return "is true or false";
     }
 }
 
@@ -52,8 +59,8 @@ static enum ag_status only_keys(const struct reader *r, json_t *object, const ch
 }
 
 /* A string without NUL into the arena. optional: missing or null gives NULL. */
-static enum ag_status read_text(const char **out, int64_t *n, const struct reader *r, const json_t *object, const char *key,
-                                bool optional) {
+static enum ag_status read_text(const char **out, int64_t *n, const struct reader *r, const json_t *object,
+                                const char *key, bool optional) {
     const json_t *value = json_object_get(object, key);
     *out = NULL;
     *n = 0;
@@ -73,13 +80,14 @@ static enum ag_status read_text(const char **out, int64_t *n, const struct reade
 }
 
 /* A byte position of the text, between two characters. */
-static enum ag_status read_position(int64_t *out, const struct reader *r, const json_t *value, const struct prompt *prompt,
-                                    const char *key) {
+static enum ag_status read_position(int64_t *out, const struct reader *r, const json_t *value,
+                                    const struct prompt *prompt, const char *key) {
     char found[128];
     if (!json_is_integer(value)) return bad(r, key, kind(value), "a byte position of the text");
     *out = json_integer_value(value);
     if (*out < 0 || *out > prompt->text_bytes) {
-        snprintf(found, sizeof found, "is %lld, the text has %lld bytes", (long long)*out, (long long)prompt->text_bytes);
+        snprintf(found, sizeof found, "is %lld, the text has %lld bytes", (long long)*out,
+                 (long long)prompt->text_bytes);
         return bad(r, key, found, "a byte position of the text");
     }
     if (*out < prompt->text_bytes && ((unsigned char)prompt->text[*out] & 0xc0) == 0x80) {
@@ -93,7 +101,8 @@ static enum ag_status read_span(struct prompt_span *span, const struct reader *r
                                 const struct prompt *prompt, size_t number) {
     enum ag_status status = AG_OK;
     static const char *const keys[] = {"start", "end", "role", "value", NULL};
-    static const enum ag_role roles[] = {AG_ROLE_NEEDLE, AG_ROLE_DISTRACTOR, AG_ROLE_QUESTION, AG_ROLE_HAYSTACK, AG_ROLE_SPECIAL};
+    static const enum ag_role roles[] = {AG_ROLE_NEEDLE, AG_ROLE_DISTRACTOR, AG_ROLE_QUESTION, AG_ROLE_HAYSTACK,
+                                         AG_ROLE_SPECIAL};
     char where[64], key[96], found[160];
     snprintf(where, sizeof where, "spans[%zu]", number);
     *span = (struct prompt_span){.value_begin = -1, .value_end = -1};
@@ -116,18 +125,21 @@ static enum ag_status read_span(struct prompt_span *span, const struct reader *r
         char shown[UNI_SHOW];
         snprintf(found, sizeof found, "is \"%s\"",
                  uni_show(shown, sizeof shown, json_string_value(role), (int64_t)json_string_length(role)));
-        return bad(r, key, found, "needle, distractor, question, haystack or special (the answer has a key of its own)");
+        return bad(r, key, found,
+                   "needle, distractor, question, haystack or special (the answer has a key of its own)");
     }
     span->role = roles[k];
     if (value == NULL || json_is_null(value)) return AG_OK;
     snprintf(key, sizeof key, "%s.value", where);
     if (span->role != AG_ROLE_NEEDLE && span->role != AG_ROLE_DISTRACTOR)
         return bad(r, key, "given for another role", "a value only in needles and distractors");
-    if (json_array_size(value) != 2) return bad(r, key, json_is_array(value) ? "is no pair" : kind(value), "[start, end]");
+    if (json_array_size(value) != 2)
+        return bad(r, key, json_is_array(value) ? "is no pair" : kind(value), "[start, end]");
     AG_TRY(read_position(&span->value_begin, r, json_array_get(value, 0), prompt, key));
     AG_TRY(read_position(&span->value_end, r, json_array_get(value, 1), prompt, key));
     if (span->value_begin >= span->value_end || span->value_begin < span->begin || span->value_end > span->end) {
-        snprintf(found, sizeof found, "runs from %lld to %lld", (long long)span->value_begin, (long long)span->value_end);
+        snprintf(found, sizeof found, "runs from %lld to %lld", (long long)span->value_begin,
+                 (long long)span->value_end);
         return bad(r, key, found, "a range inside its span, start before end");
     }
 fail:

@@ -6,8 +6,8 @@
 #include "probe/tokenizer.h"
 
 struct prompt_span {
-    int64_t begin, end; /* bytes of the text, half-open */
-    enum ag_role role;  /* needle, distractor, question, haystack, special (template text) */
+    int64_t begin, end;             /* bytes of the text, half-open */
+    enum ag_role role;              /* needle, distractor, question, haystack, special (template text) */
     int64_t value_begin, value_end; /* of the value inside; -1: not given */
 };
 struct prompt {
@@ -26,11 +26,12 @@ struct prompts {
     struct ag_arena *arena;
 };
 
-/* JSON lines, one object a line: id and text (required), spans, answer, twin (missing or null: none); a span: start, end,
- * role, value. Errors name file, line and key. Checked: JSON without duplicate or unknown keys, UTF-8 (NUL refused), spans that are not
- * empty, lie inside the text and begin and end between characters, values inside needles and distractors, roles, unique
- * ids, twins that exist and point back. Blank lines and CR LF are allowed, as is a UTF-8 byte order mark at the start of the file;
- * a file without a prompt, a text or answer of no bytes, and a line of more than 64 MiB are refused. */
+/* JSON lines, one object a line: id and text (required), spans, answer, twin (missing or null: none); a span: start,
+ * end, role, value. Errors name file, line and key. Checked: JSON without duplicate or unknown keys, UTF-8 (NUL
+ * refused), spans that are not empty, lie inside the text and begin and end between characters, values inside needles
+ * and distractors, roles, unique ids, twins that exist and point back. Blank lines and CR LF are allowed, as is a UTF-8
+ * byte order mark at the start of the file; a file without a prompt, a text or answer of no bytes, and a line of more
+ * than 64 MiB are refused. */
 enum ag_status prompts_open(struct prompts **out, const char *path, struct ag_error *err);
 void prompts_close(struct prompts *prompts);
 
@@ -42,12 +43,12 @@ struct prompt_tokens {
     int64_t missing_value[3];
     struct ag_arena *arena;
 };
-/* Encodes text + answer of every prompt and assigns roles and values; an error names prompt and line if the answer changes the tokens
- * of the text. specials as tokenizer_encode; an EOS that the tokenizer appends is left out where an answer follows.
- * Roles: matched special strings and added tokens special, whatever span they lie in; then by byte overlap needle >
- * distractor > question > haystack > special; no overlap: haystack if the prompt declares no haystack span, else special.
- * Values: needle and distractor tokens overlap the bytes of a value; answer tokens overlap a character that is a letter
- * or a number, matched special strings never. */
+/* Encodes text + answer of every prompt and assigns roles and values; an error names prompt and line if the answer
+ * changes the tokens of the text. specials as tokenizer_encode; an EOS that the tokenizer appends is left out where an
+ * answer follows. Roles: matched special strings and added tokens special, whatever span they lie in; then by byte
+ * overlap needle > distractor > question > haystack > special; no overlap: haystack if the prompt declares no haystack
+ * span, else special. Values: needle and distractor tokens overlap the bytes of a value; answer tokens overlap a
+ * character that is a letter or a number, matched special strings never. */
 enum ag_status prompts_encode(struct prompt_tokens **out, const struct prompts *prompts,
                               const struct tokenizer *tokenizer, bool specials, struct ag_error *err);
 void prompt_tokens_free(struct prompt_tokens *tokens);

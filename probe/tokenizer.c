@@ -143,7 +143,8 @@ enum ag_status tokenizer_open_path(struct tokenizer **out, const char *path, str
     }
     status = ckpt_open(&ckpt, path, err);
     if (status != AG_OK)
-        return folder ? ag_fail_context(err, "%s: holds no tokenizer.json, and no model with a tokenizer inside", path) : status;
+        return folder ? ag_fail_context(err, "%s: holds no tokenizer.json, and no model with a tokenizer inside", path)
+                      : status;
     status = tokenizer_open(out, ckpt, err);
     ckpt_close(ckpt);
     return status;
@@ -268,8 +269,10 @@ enum ag_status tokenizer_encode(struct token_list *out, const struct tokenizer *
     }
     AG_TRY(stretch(&run, text, at, n));
     if (run.done != n) /* spans cover all bytes exactly */
-        AG_TRY(ag_fail(err, AG_E_INTERNAL, "text: the tokens cover %lld of %lld bytes", (long long)run.done, (long long)n));
-    for (int64_t k = 0; specials && k < t->n_after; k++) AG_TRY(push(out, &(struct token){t->after[k], true, n, n}, err));
+        AG_TRY(ag_fail(err, AG_E_INTERNAL, "text: the tokens cover %lld of %lld bytes", (long long)run.done,
+                       (long long)n));
+    for (int64_t k = 0; specials && k < t->n_after; k++)
+        AG_TRY(push(out, &(struct token){t->after[k], true, n, n}, err));
     /* A text that already starts with the BOS string keeps that one only (CASES.md "Tokens"). */
     if (specials && t->n_before == 1 && out->n - first > 1 && out->data[first + 1].id == t->before[0] &&
         out->data[first + 1].end > 0) {

@@ -6,8 +6,8 @@
 
 struct tokenizer;
 
-/* From a model's checkpoint: tokenizer.json in its directory, else GGUF metadata. AG_E_UNSUPPORTED names what we lack (an
- * unknown pre-tokenizer is refused, never guessed). */
+/* From a model's checkpoint: tokenizer.json in its directory, else GGUF metadata. AG_E_UNSUPPORTED names what we lack
+ * (an unknown pre-tokenizer is refused, never guessed). */
 enum ag_status tokenizer_open(struct tokenizer **out, const struct ckpt *ckpt, struct ag_error *err);
 /* From a path: tokenizer.json, a directory that holds one, or a .gguf. */
 enum ag_status tokenizer_open_path(struct tokenizer **out, const char *path, struct ag_error *err);
@@ -34,12 +34,12 @@ enum ag_status tokenizer_encode(struct token_list *out, const struct tokenizer *
 const char *tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *n);
 
 struct tokenizer_info {
-    const char *kind;     /* "byte-level BPE" */
-    const char *pattern;  /* "gpt-2", "smollm", "qwen2", "llama-bpe", "qwen35" */
-    const char *source;   /* "tokenizer.json" or "GGUF metadata" */
+    const char *kind;    /* "byte-level BPE" */
+    const char *pattern; /* "gpt-2", "smollm", "qwen2", "llama-bpe", "qwen35" */
+    const char *source;  /* "tokenizer.json" or "GGUF metadata" */
     bool nfc, adds_bos, adds_eos, ignore_merges;
     int64_t vocabulary, merges, added;
-    int32_t bos, eos; /* -1: none */
+    int32_t bos, eos;           /* -1: none */
     char sha256[AG_SHA256_HEX]; /* of tokenizer.json, or of the GGUF's tokenizer.ggml.* metadata in key order */
 };
 const struct tokenizer_info *tokenizer_info(const struct tokenizer *tokenizer);

@@ -8,17 +8,17 @@
 
 #define PREFIX "tokenizer.ggml."
 
-/* What tokenizer.ggml.pre implies. llama.cpp applies no NFC; the model's own tokenizer does, and so do we: the checkpoint
- * was trained on it. */
+/* What tokenizer.ggml.pre implies. llama.cpp applies no NFC; the model's own tokenizer does, and so do we: the
+ * checkpoint was trained on it. */
 static const struct family {
     const char *pre;
     enum pattern pattern;
     bool nfc, ignore_merges, adds_bos;
 } families[] = {
-    {"gpt-2", PATTERN_GPT2, false, false, false},      {"smollm", PATTERN_SMOLLM, false, false, false},
-    {"qwen2", PATTERN_QWEN2, true, false, false},      {"deepseek-r1-qwen", PATTERN_QWEN2, true, false, false},
-    {"qwen35", PATTERN_QWEN35, true, false, false},    {"llama-bpe", PATTERN_LLAMA3, false, true, true},
-    {"llama3", PATTERN_LLAMA3, false, true, true},     {"llama-v3", PATTERN_LLAMA3, false, true, true},
+    {"gpt-2", PATTERN_GPT2, false, false, false},   {"smollm", PATTERN_SMOLLM, false, false, false},
+    {"qwen2", PATTERN_QWEN2, true, false, false},   {"deepseek-r1-qwen", PATTERN_QWEN2, true, false, false},
+    {"qwen35", PATTERN_QWEN35, true, false, false}, {"llama-bpe", PATTERN_LLAMA3, false, true, true},
+    {"llama3", PATTERN_LLAMA3, false, true, true},  {"llama-v3", PATTERN_LLAMA3, false, true, true},
 };
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
@@ -56,8 +56,8 @@ static enum ag_status read_id(int32_t *out, const struct loader *l, const char *
     if (meta == NULL) return AG_OK;
     if (meta->kind != CKPT_META_INT) return malformed(l, key, "an integer");
     if (meta->i < 0 || meta->i >= l->t->bpe.n_ids)
-        return ag_fail(l->err, AG_E_FORMAT, "%s: " PREFIX "%s is %lld; the vocabulary has %lld tokens", l->ckpt->path, key,
-                       (long long)meta->i, (long long)l->t->bpe.n_ids);
+        return ag_fail(l->err, AG_E_FORMAT, "%s: " PREFIX "%s is %lld; the vocabulary has %lld tokens", l->ckpt->path,
+                       key, (long long)meta->i, (long long)l->t->bpe.n_ids);
     *out = (int32_t)meta->i;
     return AG_OK;
 }
@@ -71,8 +71,8 @@ static enum ag_status read_bool(bool *out, const struct loader *l, const char *k
     return AG_OK;
 }
 
-/* SHA-256 of the tokenizer.ggml.* metadata in key order: for each key its name, a NUL, its kind and its value (integers and
- * reals 8 bytes, texts length and bytes, arrays kind of elements, count and elements). */
+/* SHA-256 of the tokenizer.ggml.* metadata in key order: for each key its name, a NUL, its kind and its value (integers
+ * and reals 8 bytes, texts length and bytes, arrays kind of elements, count and elements). */
 static enum ag_status hash_value(struct ag_buf *buf, int kind, int64_t i, double f, const char *text, int64_t n,
                                  struct ag_error *err) {
     if (kind == CKPT_META_REAL) return ag_buf_add(buf, &f, sizeof f, err);
@@ -116,8 +116,8 @@ static enum ag_status read_family(struct loader *l, const struct family **out) {
     if (model == NULL || model->kind != CKPT_META_TEXT) return malformed(l, "model", "\"gpt2\" (byte-level BPE)");
     if (strcmp(model->text, "gpt2") != 0)
         return ag_fail(l->err, AG_E_UNSUPPORTED,
-                       "%s: " PREFIX "model is \"%s\"%s, which is not supported; supported: \"gpt2\" (byte-level BPE)", path,
-                       uni_show(shown, sizeof shown, model->text, (int64_t)model->text_bytes),
+                       "%s: " PREFIX "model is \"%s\"%s, which is not supported; supported: \"gpt2\" (byte-level BPE)",
+                       path, uni_show(shown, sizeof shown, model->text, (int64_t)model->text_bytes),
                        strcmp(model->text, "llama") == 0 ? " (SentencePiece-style BPE)"
                        : strcmp(model->text, "t5") == 0  ? " (Unigram)"
                                                          : "");
@@ -130,12 +130,13 @@ static enum ag_status read_family(struct loader *l, const struct family **out) {
     return ag_fail(l->err, AG_E_UNSUPPORTED,
                    "%s: " PREFIX "pre is %s%s%s; a pre-tokenizer is never guessed, supported: gpt-2, smollm, qwen2, "
                    "deepseek-r1-qwen, qwen35, llama-bpe; or put the model's tokenizer.json into a folder with it",
-                   path, pre != NULL ? "\"" : "missing", pre != NULL ? uni_show(shown, sizeof shown, pre->text, (int64_t)pre->text_bytes) : "",
+                   path, pre != NULL ? "\"" : "missing",
+                   pre != NULL ? uni_show(shown, sizeof shown, pre->text, (int64_t)pre->text_bytes) : "",
                    pre != NULL ? "\"" : "");
 }
 
-/* Tokens, by type: normal ones (and the unknown one) make the vocabulary, control and user-defined ones are matched in the
- * text, unused ones ([PAD7]) are no tokens at all. */
+/* Tokens, by type: normal ones (and the unknown one) make the vocabulary, control and user-defined ones are matched in
+ * the text, unused ones ([PAD7]) are no tokens at all. */
 static enum ag_status read_tokens(struct loader *l, struct bpe_source *source) {
     enum ag_status status = AG_OK;
     const struct ckpt_meta *tokens, *types = find(l, "token_type");
@@ -161,17 +162,20 @@ static enum ag_status read_tokens(struct loader *l, struct bpe_source *source) {
         if (uni_invalid(text, n) < n)
             AG_TRY(ag_fail(l->err, AG_E_FORMAT, "%s: " PREFIX "tokens[%lld] is not valid UTF-8", path, (long long)k));
         if (type < TYPE_NORMAL || type > TYPE_BYTE)
-            AG_TRY(ag_fail(l->err, AG_E_FORMAT, "%s: " PREFIX "token_type[%lld] is %lld; expected 1 to 6", path, (long long)k,
-                           (long long)type));
+            AG_TRY(ag_fail(l->err, AG_E_FORMAT, "%s: " PREFIX "token_type[%lld] is %lld; expected 1 to 6", path,
+                           (long long)k, (long long)type));
         if (type == TYPE_BYTE)
-            AG_TRY(ag_fail(l->err, AG_E_UNSUPPORTED, "%s: " PREFIX "tokens[%lld] \"%s\" is a byte token, which byte-level BPE has none of", path,
+            AG_TRY(ag_fail(l->err, AG_E_UNSUPPORTED,
+                           "%s: " PREFIX "tokens[%lld] \"%s\" is a byte token, which byte-level BPE has none of", path,
                            (long long)k, uni_show(shown, sizeof shown, text, n)));
         if (type == TYPE_UNUSED) continue;
         bool added = type == TYPE_CONTROL || type == TYPE_USER_DEFINED;
         if (added) {
             if (n > ADDED_MAX_BYTES)
-                AG_TRY(ag_fail(l->err, AG_E_FORMAT, "%s: " PREFIX "tokens[%lld] \"%s\" has %lld bytes; a special string has at most %d", path,
-                               (long long)k, uni_show(shown, sizeof shown, text, n), (long long)n, ADDED_MAX_BYTES));
+                AG_TRY(ag_fail(l->err, AG_E_FORMAT,
+                               "%s: " PREFIX "tokens[%lld] \"%s\" has %lld bytes; a special string has at most %d",
+                               path, (long long)k, uni_show(shown, sizeof shown, text, n), (long long)n,
+                               ADDED_MAX_BYTES));
             struct added_token *token = &t->added[t->n_added++];
             *token = (struct added_token){.n = n, .id = (int32_t)k, .special = type == TYPE_CONTROL};
             if ((token->content = ag_arena_text(t->arena, text, (size_t)n, l->err)) == NULL) return AG_E_MEMORY;
@@ -202,7 +206,8 @@ static enum ag_status read_merges(struct loader *l, struct bpe_source *source) {
         /* At the first blank from the second byte on: a blank inside a token is U+0120, so this is safe. */
         const char *blank = n > 1 ? memchr(text + 1, ' ', (size_t)n - 1) : NULL;
         if (blank == NULL)
-            AG_TRY(ag_fail(l->err, AG_E_FORMAT, "%s: " PREFIX "merges[%lld] is \"%s\"; expected two tokens with a blank between",
+            AG_TRY(ag_fail(l->err, AG_E_FORMAT,
+                           "%s: " PREFIX "merges[%lld] is \"%s\"; expected two tokens with a blank between",
                            l->ckpt->path, (long long)k, uni_show(shown, sizeof shown, text, n)));
         merges[2 * k] = (struct bpe_string){text, blank - text};
         merges[2 * k + 1] = (struct bpe_string){blank + 1, n - (blank + 1 - text)};

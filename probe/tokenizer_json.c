@@ -1,5 +1,5 @@
-/* probe/tokenizer_json.c: a tokenizer from tokenizer.json. Everything that changes the tokens is either honoured or refused
- * by name; what does not (truncation, padding, decoder) is passed over. */
+/* probe/tokenizer_json.c: a tokenizer from tokenizer.json. Everything that changes the tokens is either honoured or
+ * refused by name; what does not (truncation, padding, decoder) is passed over. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +28,8 @@ static const char *show(char out[192], const json_t *value) {
 
 static bool is_null(const json_t *value) { return value == NULL || json_is_null(value); }
 static bool is_text(const json_t *value, const char *text) {
-    return json_is_string(value) && json_string_length(value) == strlen(text) && strcmp(json_string_value(value), text) == 0;
+    return json_is_string(value) && json_string_length(value) == strlen(text) &&
+           strcmp(json_string_value(value), text) == 0;
 }
 static bool type_is(const json_t *object, const char *type) { return is_text(json_object_get(object, "type"), type); }
 
@@ -57,8 +58,9 @@ static enum ag_status read_id(int32_t *out, struct loader *l, const json_t *valu
                               size_t n) {
     char shown[UNI_SHOW], number[192];
     if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > BPE_MAX_ID)
-        return ag_fail(l->err, AG_E_FORMAT, "%s: %s: the id of \"%s\" is %s; expected an integer from 0 to %lld", l->path,
-                       where, uni_show(shown, sizeof shown, token, (int64_t)n), show(number, value), (long long)BPE_MAX_ID);
+        return ag_fail(l->err, AG_E_FORMAT, "%s: %s: the id of \"%s\" is %s; expected an integer from 0 to %lld",
+                       l->path, where, uni_show(shown, sizeof shown, token, (int64_t)n), show(number, value),
+                       (long long)BPE_MAX_ID);
     *out = (int32_t)json_integer_value(value);
     return AG_OK;
 }
@@ -104,7 +106,8 @@ static enum ag_status flatten(struct loader *l, const json_t **stages, int *n, c
 static const json_t *isolating(const json_t *stage) {
     const json_t *regex = json_object_get(json_object_get(stage, "pattern"), "Regex");
     bool fits = type_is(stage, "Split") && json_is_string(regex) &&
-                is_text(json_object_get(stage, "behavior"), "Isolated") && json_is_false(json_object_get(stage, "invert"));
+                is_text(json_object_get(stage, "behavior"), "Isolated") &&
+                json_is_false(json_object_get(stage, "invert"));
     return fits ? regex : NULL;
 }
 
@@ -121,14 +124,16 @@ static enum ag_status read_pre_tokenizer(struct loader *l, const json_t *value) 
     const json_t *byte_level = stages[n - 1], *split = NULL;
     if (n > 1 && (type_is(stages[0], "Digits") || is_text(isolating(stages[0]), "\\p{N}"))) {
         bool single = true;
-        if (type_is(stages[0], "Digits")) AG_TRY(read_bool(&single, l, stages[0], "pre_tokenizer Digits", "individual_digits"));
+        if (type_is(stages[0], "Digits"))
+            AG_TRY(read_bool(&single, l, stages[0], "pre_tokenizer Digits", "individual_digits"));
         if (!single) return unsupported(l, "pre_tokenizer", stages[0], "Digits with individual_digits true");
         digits = true;
         at++;
     }
     if (n - at == 2) {
         split = isolating(stages[at]);
-        if (split == NULL) return unsupported(l, "pre_tokenizer", stages[at], "a Split that isolates one of the known patterns");
+        if (split == NULL)
+            return unsupported(l, "pre_tokenizer", stages[at], "a Split that isolates one of the known patterns");
         at++;
     }
     if (n - at != 1 || !type_is(byte_level, "ByteLevel"))
@@ -138,7 +143,8 @@ static enum ag_status read_pre_tokenizer(struct loader *l, const json_t *value) 
     if (json_object_get(byte_level, "use_regex") != NULL)
         AG_TRY(read_bool(&regex, l, byte_level, "pre_tokenizer ByteLevel", "use_regex"));
     if (split == NULL) {
-        if (!regex) return unsupported(l, "pre_tokenizer", value, "ByteLevel with use_regex true, or a Split before it");
+        if (!regex)
+            return unsupported(l, "pre_tokenizer", value, "ByteLevel with use_regex true, or a Split before it");
         l->t->pattern = digits ? PATTERN_SMOLLM : PATTERN_GPT2;
         return AG_OK;
     }
@@ -173,9 +179,11 @@ static enum ag_status read_template(struct loader *l, const json_t *value) {
                 split = pass == 0 ? total : split;
                 continue;
             }
-            if (!json_is_string(name)) return malformed(l, "post_processor.single", piece, "a SpecialToken or Sequence A");
+            if (!json_is_string(name))
+                return malformed(l, "post_processor.single", piece, "a SpecialToken or Sequence A");
             const json_t *list = json_object_get(json_object_get(table, json_string_value(name)), "ids");
-            if (!json_is_array(list)) return malformed(l, "post_processor.special_tokens", list, "a list of ids for each name");
+            if (!json_is_array(list))
+                return malformed(l, "post_processor.special_tokens", list, "a list of ids for each name");
             for (size_t k = 0; k < json_array_size(list); k++) {
                 int32_t id;
                 enum ag_status status = read_id(&id, l, json_array_get(list, k), "post_processor",
@@ -329,7 +337,8 @@ static enum ag_status read_model(struct loader *l, const json_t *root, const jso
     source.literal = literal;
     AG_TRY(read_merges(l, &source, json_object_get(model, "merges")));
     AG_TRY(bpe_build(&t->bpe, &source, t->arena, l->err));
-    for (int64_t k = 0; k < t->n_added; k++) /* an added token stands for its content, also where it is in the vocabulary */
+    for (int64_t k = 0; k < t->n_added;
+         k++) /* an added token stands for its content, also where it is in the vocabulary */
         t->bpe.tokens[t->added[k].id] = (struct bpe_bytes){t->added[k].content, (int32_t)t->added[k].n};
 fail:
     return status;
@@ -345,8 +354,8 @@ enum ag_status tokenizer_from_json(struct tokenizer *t, const char *path, const 
     root = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &problem);
     if (root == NULL) {
         char shown[192];
-        AG_TRY(ag_fail(err, AG_E_FORMAT, "%s: line %d, column %d: not valid JSON: %s", path, problem.line, problem.column,
-                       uni_show(shown, sizeof shown, problem.text, (int64_t)strlen(problem.text))));
+        AG_TRY(ag_fail(err, AG_E_FORMAT, "%s: line %d, column %d: not valid JSON: %s", path, problem.line,
+                       problem.column, uni_show(shown, sizeof shown, problem.text, (int64_t)strlen(problem.text))));
     }
     const json_t *model = json_object_get(root, "model");
     if (!json_is_object(model)) AG_TRY(malformed(&l, "model", model, "the object \"model\" of a tokenizer.json"));

@@ -12,10 +12,10 @@ struct tokenizer {
     struct tokenizer_info info; /* loaders: source, nfc, vocabulary, bos, eos, sha256; the rest by tokenizer_finish */
     enum pattern pattern;
     struct bpe bpe;
-    struct added_token *added;         /* (n_added) in the order of the file; both sets point into copies */
+    struct added_token *added; /* (n_added) in the order of the file; both sets point into copies */
     int64_t n_added;
-    struct added_set raw, normalized;  /* matched before and after normalisation */
-    const int32_t *before, *after;     /* ids put around every text */
+    struct added_set raw, normalized; /* matched before and after normalisation */
+    const int32_t *before, *after;    /* ids put around every text */
     int64_t n_before, n_after;
 };
 

@@ -54,7 +54,8 @@ static unsigned later_class(int32_t cp) {
 
 static bool is_space(int32_t cp) {
     return (cp >= 9 && cp <= 13) || cp == 0x20 || cp == 0x85 || cp == 0xa0 || cp == 0x1680 ||
-           (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
+           (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f ||
+           cp == 0x3000;
 }
 
 unsigned uni_class(int32_t cp) {
@@ -64,15 +65,20 @@ unsigned uni_class(int32_t cp) {
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: return UNI_L;
+    case UTF8PROC_CATEGORY_LO:
+        return UNI_L;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO: return UNI_N;
+    case UTF8PROC_CATEGORY_NO:
+        return UNI_N;
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME: return UNI_M;
-    case UTF8PROC_CATEGORY_CN: return later_class(cp);
-    default: return is_space(cp) ? UNI_SPACE : 0;
+    case UTF8PROC_CATEGORY_ME:
+        return UNI_M;
+    case UTF8PROC_CATEGORY_CN:
+        return later_class(cp);
+    default:
+        return is_space(cp) ? UNI_SPACE : 0;
     }
 }
 
@@ -184,7 +190,8 @@ static enum ag_status compose(char *out, int64_t *n_out, const char *text, int64
     return AG_OK;
 }
 
-enum ag_status uni_nfc(struct uni_text *out, const char *text, int64_t n, struct ag_arena *arena, struct ag_error *err) {
+enum ag_status uni_nfc(struct uni_text *out, const char *text, int64_t n, struct ag_arena *arena,
+                       struct ag_error *err) {
     enum ag_status status = AG_OK;
     struct uni_change *changes = NULL;
     int64_t n_changes = 0, capacity = 0, to = 0;

@@ -1,6 +1,6 @@
 /* probe/unicode.h: UTF-8, the character classes of the pre-tokenizer patterns, and NFC with byte spans of the original.
- * Categories come from utf8proc; what Unicode 16 added after Debian 12's utf8proc (Unicode 15) is a small table here, so
- * that the classes equal those of the reference library whatever utf8proc is installed. */
+ * Categories come from utf8proc; what Unicode 16 added after Debian 12's utf8proc (Unicode 15) is a small table here,
+ * so that the classes equal those of the reference library whatever utf8proc is installed. */
 #ifndef AG_PROBE_UNICODE_H
 #define AG_PROBE_UNICODE_H
 
@@ -11,7 +11,8 @@
 #include "base/arena.h"
 #include "base/status.h"
 
-/* A character is in at most one of L, N, M, SPACE; none of them: "other" (punctuation, symbols, controls, unassigned). */
+/* A character is in at most one of L, N, M, SPACE; none of them: "other" (punctuation, symbols, controls, unassigned).
+ */
 #define UNI_L 1     /* \p{L} */
 #define UNI_N 2     /* \p{N}: Nd, Nl, No */
 #define UNI_M 4     /* \p{M} */
@@ -21,7 +22,8 @@ extern const uint8_t uni_ascii[128];
 
 /* Class bits of a code point. */
 unsigned uni_class(int32_t cp);
-/* A number to the Digits pre-tokenizer: N, and the numbers that Unicode 17 added (its table is newer than the patterns'). */
+/* A number to the Digits pre-tokenizer: N, and the numbers that Unicode 17 added (its table is newer than the
+ * patterns'). */
 bool uni_digit(int32_t cp);
 /* \w of the single_word option: letters, marks, decimal and letter numbers, connectors, joiners, other alphabetics. */
 bool uni_word(int32_t cp);
@@ -42,7 +44,8 @@ static inline int64_t uni_before(const char *s, int64_t i) {
 }
 /* Bytes written to out (1 to 4). */
 int uni_encode(char out[4], int32_t cp);
-/* Position of the first byte that is not part of valid UTF-8 (no overlong forms, no surrogates), n when there is none. */
+/* Position of the first byte that is not part of valid UTF-8 (no overlong forms, no surrogates), n when there is none.
+ */
 int64_t uni_invalid(const char *s, int64_t n);
 /* For messages: s as far as it fits into size bytes, cut between characters, controls and invalid bytes as '?'. */
 #define UNI_SHOW 48

@@ -1,7 +1,7 @@
-/* Fuzz target: any bytes as tokenizer.json, as a GGUF whose tokenizer is opened, as a prompt file, or as text. With clang:
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. tests/fuzz_tokenizer.c base/(all).c kernels/(all).c
- *     probe/(all but cmd_).c and the libraries (`make CUDA=0 info` lists them)
- * The first byte chooses which. tests/test_tokenizer_files.c drives the same function with mutations in every test run. */
+/* Fuzz target: any bytes as tokenizer.json, as a GGUF whose tokenizer is opened, as a prompt file, or as text. With
+ * clang: clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. tests/fuzz_tokenizer.c base/(all).c
+ * kernels/(all).c probe/(all but cmd_).c and the libraries (`make CUDA=0 info` lists them) The first byte chooses
+ * which. tests/test_tokenizer_files.c drives the same function with mutations in every test run. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,8 @@ static void fuzz_encode(const struct tokenizer *t, const char *text, size_t n) {
             int64_t at = 0;
             for (int64_t i = 0; i < list.n; i++) {
                 size_t bytes;
-                if (list.data[i].begin != at || list.data[i].end < at || tokenizer_bytes(t, list.data[i].id, &bytes) == NULL)
+                if (list.data[i].begin != at || list.data[i].end < at ||
+                    tokenizer_bytes(t, list.data[i].id, &bytes) == NULL)
                     abort();
                 at = list.data[i].end;
             }
@@ -37,7 +38,8 @@ static void fuzz_encode(const struct tokenizer *t, const char *text, size_t n) {
 }
 
 static void fuzz_texts(struct tokenizer *t) {
-    static const char *const texts[] = {"", "abc ab\nba'll 12", "\xc3\xa9 e\xcc\x81 <|x|>", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+    static const char *const texts[] = {"", "abc ab\nba'll 12", "\xc3\xa9 e\xcc\x81 <|x|>",
+                                        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
     for (size_t k = 0; k < sizeof texts / sizeof texts[0]; k++) fuzz_encode(t, texts[k], strlen(texts[k]));
     tokenizer_close(t);
 }

@@ -56,9 +56,11 @@ static const char *bytes_of(const struct ag_tokens *t, int64_t p, int role, int 
     return out[turn];
 }
 
-#define A "{\"id\":\"a\",\"twin\":\"b\",\"text\":\"The sea is blue. The code is 12. The sky is red. What is the code?\","
-#define B "{\"id\":\"b\",\"twin\":\"a\",\"text\":\"The sea is blue. The code is 34. The sky is red. What is the code?\","
-#define SPANS \
+#define A                                                                                                              \
+    "{\"id\":\"a\",\"twin\":\"b\",\"text\":\"The sea is blue. The code is 12. The sky is red. What is the code?\","
+#define B                                                                                                              \
+    "{\"id\":\"b\",\"twin\":\"a\",\"text\":\"The sea is blue. The code is 34. The sky is red. What is the code?\","
+#define SPANS                                                                                                          \
     "\"spans\":[{\"start\":17,\"end\":32,\"role\":\"needle\"},{\"start\":49,\"end\":66,\"role\":\"question\"}],"
 
 static void test_roles(void **state) {
@@ -91,7 +93,6 @@ static void test_roles(void **state) {
     prompts_close(prompts);
 }
 
-
 /* One prompt, given as the rest of its object behind "id" and "text". */
 static struct prompts *open_one(const char *text, const char *rest) {
     char line[4096];
@@ -99,7 +100,8 @@ static struct prompts *open_one(const char *text, const char *rest) {
     return open_text(line);
 }
 
-static void expect_roles(const char *tokenizer, const char *text, const char *rest, const char *const by_role[AG_ROLE_COUNT]) {
+static void expect_roles(const char *tokenizer, const char *text, const char *rest,
+                         const char *const by_role[AG_ROLE_COUNT]) {
     struct prompts *prompts = open_one(text, rest);
     struct tokenizer *t = open_tokenizer(tokenizer);
     struct prompt_tokens *tokens = encode(prompts, t);
@@ -114,25 +116,31 @@ static void expect_roles(const char *tokenizer, const char *text, const char *re
 static void test_precedence(void **state) {
     (void)state;
     /* digits are single tokens under smollm: 0123456789 */
-    expect_roles("smollm", "0123456789",
-                 ",\"spans\":[{\"start\":1,\"end\":9,\"role\":\"haystack\"},{\"start\":2,\"end\":8,\"role\":\"question\"},"
-                 "{\"start\":4,\"end\":5,\"role\":\"needle\"},{\"start\":3,\"end\":7,\"role\":\"distractor\"}]",
-                 ROLES([AG_ROLE_SPECIAL] = "09", [AG_ROLE_HAYSTACK] = "18", [AG_ROLE_QUESTION] = "27",
-                       [AG_ROLE_DISTRACTOR] = "356", [AG_ROLE_NEEDLE] = "4"));
+    expect_roles(
+        "smollm", "0123456789",
+        ",\"spans\":[{\"start\":1,\"end\":9,\"role\":\"haystack\"},{\"start\":2,\"end\":8,\"role\":\"question\"},"
+        "{\"start\":4,\"end\":5,\"role\":\"needle\"},{\"start\":3,\"end\":7,\"role\":\"distractor\"}]",
+        ROLES([AG_ROLE_SPECIAL] = "09", [AG_ROLE_HAYSTACK] = "18", [AG_ROLE_QUESTION] = "27",
+              [AG_ROLE_DISTRACTOR] = "356", [AG_ROLE_NEEDLE] = "4"));
     /* no haystack span: the rest is haystack; template text is weaker than any other span */
     expect_roles("smollm", "0123456789",
-                 ",\"spans\":[{\"start\":0,\"end\":4,\"role\":\"special\"},{\"start\":3,\"end\":6,\"role\":\"question\"}],\"twin\":null",
+                 ",\"spans\":[{\"start\":0,\"end\":4,\"role\":\"special\"},{\"start\":3,\"end\":6,\"role\":"
+                 "\"question\"}],\"twin\":null",
                  ROLES([AG_ROLE_SPECIAL] = "012", [AG_ROLE_QUESTION] = "345", [AG_ROLE_HAYSTACK] = "6789"));
     expect_roles("smollm", "0123456789", "", ROLES([AG_ROLE_HAYSTACK] = "0123456789"));
-    /* special strings inside a span stay special, added tokens that are not special do not; a token is one as a whole */
-    expect_roles("smollm", "12<|im_end|>34<tool>56",
-                 ",\"spans\":[{\"start\":0,\"end\":22,\"role\":\"needle\"}],\"answer\":\"7<|im_end|>\"",
-                 ROLES([AG_ROLE_SPECIAL] = "<|im_end|>", [AG_ROLE_NEEDLE] = "1234<tool>56", [AG_ROLE_ANSWER] = "7<|im_end|>"));
+    /* special strings inside a span stay special, added tokens that are not special do not; a token is one as a whole
+     */
+    expect_roles(
+        "smollm", "12<|im_end|>34<tool>56",
+        ",\"spans\":[{\"start\":0,\"end\":22,\"role\":\"needle\"}],\"answer\":\"7<|im_end|>\"",
+        ROLES([AG_ROLE_SPECIAL] = "<|im_end|>", [AG_ROLE_NEEDLE] = "1234<tool>56", [AG_ROLE_ANSWER] = "7<|im_end|>"));
     expect_roles("smollm", "1 the weather", ",\"spans\":[{\"start\":7,\"end\":8,\"role\":\"needle\"}]",
                  ROLES([AG_ROLE_HAYSTACK] = "1 the", [AG_ROLE_NEEDLE] = " weather"));
     /* decomposed accents under NFC: spans count bytes of the text as it is */
     expect_roles("qwen2", "1e\\u03012e\\u03013", ",\"spans\":[{\"start\":4,\"end\":8,\"role\":\"needle\"}]",
-                 ROLES([AG_ROLE_HAYSTACK] = "1e\xcc\x81" "3", [AG_ROLE_NEEDLE] = "2e\xcc\x81"));
+                 ROLES([AG_ROLE_HAYSTACK] = "1e\xcc\x81"
+                                            "3",
+                       [AG_ROLE_NEEDLE] = "2e\xcc\x81"));
     /* BOS is special */
     struct prompts *prompts = open_one("<|begin_of_text|>12", ",\"answer\":\" 3\"");
     struct tokenizer *t = open_tokenizer("llama");
@@ -152,8 +160,10 @@ static void test_precedence(void **state) {
 /* Roles by the definition, token by token, on random spans. */
 static void test_roles_random(void **state) {
     (void)state;
-    static const char text[] = "The weather was e\xcc\x81t\xc3\xa9 12 <|im_end|> \xe6\x97\xa5\xe6\x9c\xac 345 of the sea; and \xf0\x9f\x98\x80 more 6789.";
-    static const int order[] = {AG_ROLE_NEEDLE, AG_ROLE_DISTRACTOR, AG_ROLE_QUESTION, AG_ROLE_HAYSTACK, AG_ROLE_SPECIAL};
+    static const char text[] = "The weather was e\xcc\x81t\xc3\xa9 12 <|im_end|> \xe6\x97\xa5\xe6\x9c\xac 345 of the "
+                               "sea; and \xf0\x9f\x98\x80 more 6789.";
+    static const int order[] = {AG_ROLE_NEEDLE, AG_ROLE_DISTRACTOR, AG_ROLE_QUESTION, AG_ROLE_HAYSTACK,
+                                AG_ROLE_SPECIAL};
     static const char *const names[] = {"smollm", "qwen2", "qwen35", "gpt2"};
     int64_t n = (int64_t)sizeof text - 1;
     uint64_t s = test_seed() * 2 + 1;
@@ -171,7 +181,8 @@ static void test_roles_random(void **state) {
             spans[k] = (struct prompt_span){cut[0] < cut[1] ? cut[0] : cut[1], cut[0] < cut[1] ? cut[1] : cut[0],
                                             (enum ag_role)order[(s >> 20) % 5], -1, -1};
         }
-        struct prompt prompt = {.id = "x", .text = text, .text_bytes = n, .spans = spans, .n_spans = n_spans, .twin_index = -1};
+        struct prompt prompt = {
+            .id = "x", .text = text, .text_bytes = n, .spans = spans, .n_spans = n_spans, .twin_index = -1};
         struct prompts prompts = {.path = "x", .data = &prompt, .P = 1};
         struct tokenizer *t = open_tokenizer(names[round % 4]);
         struct prompt_tokens *tokens = encode(&prompts, t);
@@ -185,7 +196,9 @@ static void test_roles_random(void **state) {
             int role = haystack ? AG_ROLE_SPECIAL : AG_ROLE_HAYSTACK;
             for (int r = 4; r >= 0; r--)
                 for (int64_t k = 0; k < n_spans; k++)
-                    if ((int)spans[k].role == order[r] && list.data[i].begin < spans[k].end && list.data[i].end > spans[k].begin) role = order[r];
+                    if ((int)spans[k].role == order[r] && list.data[i].begin < spans[k].end &&
+                        list.data[i].end > spans[k].begin)
+                        role = order[r];
             if (list.data[i].special) role = AG_ROLE_SPECIAL;
             assert_int_equal(tokens->tokens.role[i], role);
         }
@@ -203,7 +216,8 @@ static void test_values(void **state) {
         "{\"id\":\"a\",\"twin\":\"b\",\"text\":\"12 is 12 or 7. x 34 y 12.\",\"answer\":\" 12\",\"spans\":["
         "{\"start\":0,\"end\":13,\"role\":\"needle\"},{\"start\":15,\"end\":25,\"role\":\"distractor\"}]}\n"
         "{\"id\":\"b\",\"twin\":\"a\",\"text\":\"12 is 12 or 7. x 34 y 12.\",\"answer\":\"\\u00a0 34\\n\",\"spans\":["
-        "{\"start\":0,\"end\":13,\"role\":\"needle\",\"value\":[6,8]},{\"start\":15,\"end\":25,\"role\":\"distractor\",\"value\":[15,19]}]}\n"
+        "{\"start\":0,\"end\":13,\"role\":\"needle\",\"value\":[6,8]},{\"start\":15,\"end\":25,\"role\":\"distractor\","
+        "\"value\":[15,19]}]}\n"
         "{\"id\":\"c\",\"text\":\"12 is 12 or 7. x 34 y 12.\",\"answer\":\" ...\",\"spans\":["
         "{\"start\":0,\"end\":13,\"role\":\"needle\"},{\"start\":15,\"end\":25,\"role\":\"distractor\"}]}\n"
         "{\"id\":\"d\",\"text\":\"12 is 12\",\"spans\":[{\"start\":0,\"end\":8,\"role\":\"needle\"}]}";
@@ -253,7 +267,7 @@ static void test_sample(void **state) {
         assert_string_equal(bytes_of(k, p, AG_ROLE_ANSWER, 0), k->answer[p]);
         assert_int_equal(strlen(bytes_of(k, p, -1, AG_VALUE_DISTRACTOR)) % strlen(k->answer[p] + 1), 0);
         int64_t q[8], n = prompt_queries(q, 8, k, p);
-        assert_int_equal(n, 4); /* four digits */
+        assert_int_equal(n, 4);                                          /* four digits */
         assert_int_equal(k->role[k->offsets[p] + q[0]], AG_ROLE_ANSWER); /* the blank */
         assert_int_equal(k->twin[k->twin[p]], p);
     }
@@ -265,11 +279,12 @@ static void test_sample(void **state) {
 static void test_answer_changes_text(void **state) {
     (void)state;
     struct tokenizer *t = open_tokenizer("gpt2");
-    struct prompts *prompts = open_text("{\"id\":\"x\",\"text\":\"fine\"}\n{\"id\":\"y\",\"text\":\"the wea\",\"answer\":\"ther\"}");
+    struct prompts *prompts =
+        open_text("{\"id\":\"x\",\"text\":\"fine\"}\n{\"id\":\"y\",\"text\":\"the wea\",\"answer\":\"ther\"}");
     struct prompt_tokens *tokens;
     struct ag_error err = AG_ERROR_INIT;
-    test_refused(prompts_encode(&tokens, prompts, t, true, &err), AG_E_FORMAT, &err, "prompts.jsonl", "line 2", "answer", "\"ther\"",
-                 "byte 3", NULL);
+    test_refused(prompts_encode(&tokens, prompts, t, true, &err), AG_E_FORMAT, &err, "prompts.jsonl", "line 2",
+                 "answer", "\"ther\"", "byte 3", NULL);
     assert_null(tokens);
     prompts_close(prompts);
     tokenizer_close(t);
@@ -283,12 +298,13 @@ static void test_appended_eos(void **state) {
     assert_non_null(root);
     size_t i;
     json_int_t eos = -1;
-    json_array_foreach(json_object_get(root, "added_tokens"), i, added)
-        if (strcmp(json_string_value(json_object_get(added, "content")), "<|endoftext|>") == 0)
-            eos = json_integer_value(json_object_get(added, "id"));
+    json_array_foreach(json_object_get(root, "added_tokens"), i,
+                       added) if (strcmp(json_string_value(json_object_get(added, "content")), "<|endoftext|>") == 0)
+        eos = json_integer_value(json_object_get(added, "id"));
     json_object_set_new(root, "post_processor",
-                        json_pack("{s:s, s:[{s:{s:s}}, {s:{s:s}}], s:{s:{s:[I]}}}", "type", "TemplateProcessing", "single",
-                                  "Sequence", "id", "A", "SpecialToken", "id", "E", "special_tokens", "E", "ids", eos));
+                        json_pack("{s:s, s:[{s:{s:s}}, {s:{s:s}}], s:{s:{s:[I]}}}", "type", "TemplateProcessing",
+                                  "single", "Sequence", "id", "A", "SpecialToken", "id", "E", "special_tokens", "E",
+                                  "ids", eos));
     char path[512];
     snprintf(path, sizeof path, "%s/tokenizer.json", test_folder("eos"));
     assert_int_equal(json_dump_file(root, path, 0), 0);
@@ -297,7 +313,8 @@ static void test_appended_eos(void **state) {
     struct tokenizer *t;
     assert_ok(tokenizer_open_path(&t, path, &err), &err);
     assert_true(tokenizer_info(t)->adds_eos && tokenizer_info(t)->eos == eos);
-    struct prompts *prompts = open_text("{\"id\":\"x\",\"text\":\"12\",\"answer\":\"3\"}\n{\"id\":\"y\",\"text\":\"12\"}");
+    struct prompts *prompts =
+        open_text("{\"id\":\"x\",\"text\":\"12\",\"answer\":\"3\"}\n{\"id\":\"y\",\"text\":\"12\"}");
     struct prompt_tokens *tokens = encode(prompts, t);
     const struct ag_tokens *k = &tokens->tokens;
     assert_true(k->offsets[1] == 3 && k->T == 6 && k->id[2] != eos && k->id[5] == eos);
@@ -312,7 +329,8 @@ static void test_file_forms(void **state) {
     static const char *const same[] = {
         "{\"id\":\"a\",\"text\":\"x\"}\n{\"id\":\"b\",\"text\":\"y\"}\n",
         "{\"id\":\"a\",\"text\":\"x\"}\r\n{\"id\":\"b\",\"text\":\"y\"}\r\n",
-        "\xef\xbb\xbf{\"id\":\"a\",\"text\":\"x\"}\n\n \t\r\n{\"id\":\"b\",\"text\":\"y\",\"spans\":null,\"twin\":null,\"answer\":null}",
+        "\xef\xbb\xbf{\"id\":\"a\",\"text\":\"x\"}\n\n "
+        "\t\r\n{\"id\":\"b\",\"text\":\"y\",\"spans\":null,\"twin\":null,\"answer\":null}",
         "{\"text\":\"x\",\"spans\":[],\"id\":\"a\"}\n  {\"id\":\"\\u0062\",\"text\":\"y\"}  ",
     };
     for (size_t k = 0; k < sizeof same / sizeof same[0]; k++) {
@@ -354,8 +372,10 @@ static void test_refusals(void **state) {
         {OK_LINE OK_LINE, {"line 2", "\"a\"", "line 1"}},
         {"{\"id\":\"a\",\"text\":\"x\",\"twin\":\"a\"}", {"twin", "itself"}},
         {"{\"id\":\"a\",\"text\":\"x\",\"twin\":\"z\"}", {"twin", "no prompt \"z\""}},
-        {"{\"id\":\"a\",\"text\":\"x\",\"twin\":\"b\"}\n{\"id\":\"b\",\"text\":\"x\"}", {"line 1", "twin", "does not name"}},
-        {"{\"id\":\"a\",\"text\":\"x\",\"twin\":\"b\"}\n{\"id\":\"b\",\"text\":\"x\",\"twin\":\"c\"}\n{\"id\":\"c\",\"text\":\"x\",\"twin\":\"b\"}",
+        {"{\"id\":\"a\",\"text\":\"x\",\"twin\":\"b\"}\n{\"id\":\"b\",\"text\":\"x\"}",
+         {"line 1", "twin", "does not name"}},
+        {"{\"id\":\"a\",\"text\":\"x\",\"twin\":\"b\"}\n{\"id\":\"b\",\"text\":\"x\",\"twin\":\"c\"}\n{\"id\":\"c\","
+         "\"text\":\"x\",\"twin\":\"b\"}",
          {"line 1", "twin", "does not name"}},
         {"{\"id\":\"a\",\"text\":\"x\",\"spans\":{}}", {"spans: is an object"}},
         {"{\"id\":\"a\",\"text\":\"x\",\"spans\":[3]}", {"spans[0]: is an integer"}},
@@ -375,7 +395,8 @@ static void test_refusals(void **state) {
         {SPAN("\"start\":0,\"end\":2,\"role\":\"needle\",\"val\":[0,1]"), {"spans[0]", "unknown key \"val\""}},
         {SPAN("\"start\":0,\"end\":2,\"role\":\"needle\",\"value\":[0]"), {"spans[0].value: is no pair"}},
         {SPAN("\"start\":0,\"end\":2,\"role\":\"needle\",\"value\":3"), {"spans[0].value: is an integer"}},
-        {SPAN("\"start\":0,\"end\":2,\"role\":\"needle\",\"value\":[0,4]"), {"spans[0].value", "from 0 to 4", "inside its span"}},
+        {SPAN("\"start\":0,\"end\":2,\"role\":\"needle\",\"value\":[0,4]"),
+         {"spans[0].value", "from 0 to 4", "inside its span"}},
         {SPAN("\"start\":1,\"end\":4,\"role\":\"needle\",\"value\":[0,2]"), {"spans[0].value", "inside its span"}},
         {SPAN("\"start\":0,\"end\":4,\"role\":\"needle\",\"value\":[2,3]"), {"spans[0].value", "inside a character"}},
         {SPAN("\"start\":0,\"end\":4,\"role\":\"question\",\"value\":[0,1]"), {"spans[0].value", "another role"}},
@@ -383,8 +404,10 @@ static void test_refusals(void **state) {
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         struct ag_error err = AG_ERROR_INIT;
         struct prompts *prompts;
-        enum ag_status status = prompts_open(&prompts, write_file("prompts.jsonl", cases[k].text, strlen(cases[k].text)), &err);
-        test_refused(status, AG_E_FORMAT, &err, "prompts.jsonl", cases[k].pieces[0], cases[k].pieces[1], cases[k].pieces[2], NULL);
+        enum ag_status status =
+            prompts_open(&prompts, write_file("prompts.jsonl", cases[k].text, strlen(cases[k].text)), &err);
+        test_refused(status, AG_E_FORMAT, &err, "prompts.jsonl", cases[k].pieces[0], cases[k].pieces[1],
+                     cases[k].pieces[2], NULL);
         assert_null(prompts);
     }
     struct ag_error err = AG_ERROR_INIT;
@@ -393,7 +416,8 @@ static void test_refusals(void **state) {
     assert_int_equal(truncate(path, 64 * 1024 * 1024 + 1), 0); /* one line of 64 MiB and a byte */
     test_refused(prompts_open(&prompts, path, &err), AG_E_FORMAT, &err, "long.jsonl", "line 1", "64 MiB", NULL);
     err = (struct ag_error)AG_ERROR_INIT;
-    assert_true(prompts_open(&prompts, "build/test/no-such.jsonl", &err) != AG_OK && strstr(err.text, "no-such.jsonl") != NULL);
+    assert_true(prompts_open(&prompts, "build/test/no-such.jsonl", &err) != AG_OK &&
+                strstr(err.text, "no-such.jsonl") != NULL);
     err = (struct ag_error)AG_ERROR_INIT;
     assert_true(prompts_open(&prompts, "build/test", &err) != AG_OK && strstr(err.text, "build/test") != NULL);
 }
@@ -401,7 +425,8 @@ static void test_refusals(void **state) {
 static void test_out_of_memory(void **state) {
     (void)state;
     struct tokenizer *t = open_tokenizer("qwen2");
-    const char *path = write_file("prompts.jsonl", A SPANS "\"answer\":\" 12\"}\n" B SPANS "\"answer\":\" 34\"}\n", sizeof(A SPANS "\"answer\":\" 12\"}\n" B SPANS "\"answer\":\" 34\"}\n") - 1);
+    const char *path = write_file("prompts.jsonl", A SPANS "\"answer\":\" 12\"}\n" B SPANS "\"answer\":\" 34\"}\n",
+                                  sizeof(A SPANS "\"answer\":\" 12\"}\n" B SPANS "\"answer\":\" 34\"}\n") - 1);
     struct prompts *prompts = NULL;
     struct prompt_tokens *tokens = NULL;
     int64_t n = 0;
@@ -410,7 +435,8 @@ static void test_out_of_memory(void **state) {
         ag_arena_fail_after(n);
         status = prompts_open(&prompts, path, &err);
         ag_arena_fail_after(-1);
-        if (status != AG_OK && (status != AG_E_MEMORY || prompts != NULL)) fail_msg("allocation %d: %s", (int)n, err.text);
+        if (status != AG_OK && (status != AG_E_MEMORY || prompts != NULL))
+            fail_msg("allocation %d: %s", (int)n, err.text);
     }
     assert_true(n > 8);
     n = 0;
@@ -419,7 +445,8 @@ static void test_out_of_memory(void **state) {
         ag_arena_fail_after(n);
         status = prompts_encode(&tokens, prompts, t, true, &err);
         ag_arena_fail_after(-1);
-        if (status != AG_OK && (status != AG_E_MEMORY || tokens != NULL)) fail_msg("allocation %d: %s", (int)n, err.text);
+        if (status != AG_OK && (status != AG_E_MEMORY || tokens != NULL))
+            fail_msg("allocation %d: %s", (int)n, err.text);
     }
     assert_true(n > 8);
     prompt_tokens_free(tokens);
@@ -428,10 +455,9 @@ static void test_out_of_memory(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_roles),      cmocka_unit_test(test_precedence),
-    cmocka_unit_test(test_roles_random), cmocka_unit_test(test_values),
-    cmocka_unit_test(test_sample),     cmocka_unit_test(test_answer_changes_text),
-    cmocka_unit_test(test_appended_eos), cmocka_unit_test(test_file_forms),
-    cmocka_unit_test(test_refusals),   cmocka_unit_test(test_out_of_memory),
+    cmocka_unit_test(test_roles),         cmocka_unit_test(test_precedence), cmocka_unit_test(test_roles_random),
+    cmocka_unit_test(test_values),        cmocka_unit_test(test_sample),     cmocka_unit_test(test_answer_changes_text),
+    cmocka_unit_test(test_appended_eos),  cmocka_unit_test(test_file_forms), cmocka_unit_test(test_refusals),
+    cmocka_unit_test(test_out_of_memory),
 };
 TEST_GROUP(prompts, "prompt files, roles, values, retrieving queries, files that are refused", tests)

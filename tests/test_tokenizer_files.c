@@ -1,5 +1,5 @@
-/* tests/test_tokenizer_files.c: the same vocabularies through GGUF metadata; files that are broken, hostile or of a kind we
- * refuse by name; running out of memory at every allocation; mutated files. */
+/* tests/test_tokenizer_files.c: the same vocabularies through GGUF metadata; files that are broken, hostile or of a
+ * kind we refuse by name; running out of memory at every allocation; mutated files. */
 #include "tests/test.h"
 
 #include <jansson.h>
@@ -168,8 +168,9 @@ static void test_gguf_bos(void **state) {
         const char *pre;
         int bos, add_bos;
         bool expected;
-    } cases[] = {{"llama-bpe", 3, -1, true}, {"llama-bpe", 3, 0, false}, {"llama-bpe", -1, -1, false}, {"llama-bpe", -1, 1, false},
-                 {"gpt-2", 3, -1, false},    {"gpt-2", 3, 1, true},      {"smollm", 3, -1, false},    {"smollm", 3, 0, false}};
+    } cases[] = {{"llama-bpe", 3, -1, true},  {"llama-bpe", 3, 0, false}, {"llama-bpe", -1, -1, false},
+                 {"llama-bpe", -1, 1, false}, {"gpt-2", 3, -1, false},    {"gpt-2", 3, 1, true},
+                 {"smollm", 3, -1, false},    {"smollm", 3, 0, false}};
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         struct mini m = mini;
         m.pre = cases[k].pre;
@@ -189,14 +190,14 @@ static void test_gguf_bos(void **state) {
     }
 }
 
-#define REFUSE_MINI(change, status, ...)                                        \
-    do {                                                                        \
-        struct mini m = mini;                                                   \
-        struct ag_error err = AG_ERROR_INIT;                                    \
-        struct tokenizer *t;                                                    \
-        change;                                                                 \
-        test_refused(open_mini(&t, &m, &err), status, &err, __VA_ARGS__, NULL); \
-        assert_null(t);                                                         \
+#define REFUSE_MINI(change, status, ...)                                                                               \
+    do {                                                                                                               \
+        struct mini m = mini;                                                                                          \
+        struct ag_error err = AG_ERROR_INIT;                                                                           \
+        struct tokenizer *t;                                                                                           \
+        change;                                                                                                        \
+        test_refused(open_mini(&t, &m, &err), status, &err, __VA_ARGS__, NULL);                                        \
+        assert_null(t);                                                                                                \
     } while (0)
 
 static void test_gguf_refused(void **state) {
@@ -231,15 +232,18 @@ struct parts {
 };
 #define VOCAB "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2}"
 #define MERGES "\"merges\":[[\"a\",\"b\"]]"
-#define BYTE_LEVEL(regex) "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":" regex "}"
+#define BYTE_LEVEL(regex)                                                                                              \
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":" regex "}"
 #define SEQUENCE(list) "{\"type\":\"Sequence\",\"pretokenizers\":[" list "]}"
-#define SPLIT(regex, behavior, invert) \
+#define SPLIT(regex, behavior, invert)                                                                                 \
     "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex "\"},\"behavior\":\"" behavior "\",\"invert\":" invert "}"
-#define ADDED(id, content, more) \
-    "[{\"id\":" id ",\"content\":\"" content "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false" more "}]"
+#define ADDED(id, content, more)                                                                                       \
+    "[{\"id\":" id ",\"content\":\"" content                                                                           \
+    "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false" more "}]"
 #define SPECIAL ",\"special\":true"
-#define TEMPLATE(single, ids) \
-    "{\"type\":\"TemplateProcessing\",\"single\":[" single "],\"special_tokens\":{\"x\":{\"id\":\"x\",\"ids\":[" ids "]}}}"
+#define TEMPLATE(single, ids)                                                                                          \
+    "{\"type\":\"TemplateProcessing\",\"single\":[" single "],\"special_tokens\":{\"x\":{\"id\":\"x\",\"ids\":[" ids   \
+    "]}}}"
 #define X_FIRST "{\"SpecialToken\":{\"id\":\"x\",\"type_id\":0}}"
 #define THEN_A "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
 static const struct parts parts = {"[]", "null", BYTE_LEVEL("true"), "null", "{\"type\":\"BPE\"," VOCAB "," MERGES "}"};
@@ -252,31 +256,34 @@ static enum ag_status open_text(struct tokenizer **t, const char *text, size_t n
 }
 static enum ag_status open_parts(struct tokenizer **t, const struct parts *p, struct ag_error *err) {
     struct ag_buf buf = {0};
-    assert_ok(ag_buf_printf(&buf, err,
-                            "{\"version\":\"1.0\",\"added_tokens\":%s,\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,"
-                            "\"model\":%s}",
-                            p->added, p->normalizer, p->pre_tokenizer, p->post_processor, p->model),
-              err);
+    assert_ok(
+        ag_buf_printf(
+            &buf, err,
+            "{\"version\":\"1.0\",\"added_tokens\":%s,\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,"
+            "\"model\":%s}",
+            p->added, p->normalizer, p->pre_tokenizer, p->post_processor, p->model),
+        err);
     enum ag_status status = open_text(t, buf.data, buf.size, err);
     ag_buf_free(&buf);
     return status;
 }
 
-#define REFUSE(part, text, status, ...)                                          \
-    do {                                                                         \
-        struct parts p = parts;                                                  \
-        struct ag_error err = AG_ERROR_INIT;                                     \
-        struct tokenizer *t;                                                     \
-        p.part = text;                                                           \
-        test_refused(open_parts(&t, &p, &err), status, &err, __VA_ARGS__, NULL); \
-        assert_null(t);                                                          \
+#define REFUSE(part, text, status, ...)                                                                                \
+    do {                                                                                                               \
+        struct parts p = parts;                                                                                        \
+        struct ag_error err = AG_ERROR_INIT;                                                                           \
+        struct tokenizer *t;                                                                                           \
+        p.part = text;                                                                                                 \
+        test_refused(open_parts(&t, &p, &err), status, &err, __VA_ARGS__, NULL);                                       \
+        assert_null(t);                                                                                                \
     } while (0)
 #define MODEL(vocab, merges) "{\"type\":\"BPE\"," vocab "," merges "}"
 
 static void test_json_refused(void **state) {
     (void)state;
     /* model */
-    REFUSE(model, "{\"type\":\"Unigram\"," VOCAB "}", AG_E_UNSUPPORTED, "tokenizer.json", "model.type is Unigram", "BPE");
+    REFUSE(model, "{\"type\":\"Unigram\"," VOCAB "}", AG_E_UNSUPPORTED, "tokenizer.json", "model.type is Unigram",
+           "BPE");
     REFUSE(model, "{\"type\":\"WordPiece\"," VOCAB "}", AG_E_UNSUPPORTED, "WordPiece");
     REFUSE(model, "{" VOCAB "}", AG_E_UNSUPPORTED, "model.type");
     REFUSE(model, "[]", AG_E_FORMAT, "model");
@@ -298,10 +305,13 @@ static void test_json_refused(void **state) {
     REFUSE(model, MODEL("\"vocab\":{\"a\":0,\"b\":1.5,\"ab\":2}", MERGES), AG_E_FORMAT, "\"b\"", "1.5");
     REFUSE(model, MODEL("\"vocab\":{\"a\":0,\"b\":\"1\",\"ab\":2}", MERGES), AG_E_FORMAT, "\"b\"");
     REFUSE(model, MODEL("\"vocab\":{\"a\":0,\"a\":1,\"ab\":2}", MERGES), AG_E_FORMAT, "duplicate");
-    REFUSE(model, "{\"type\":\"BPE\",\"byte_fallback\":true," VOCAB "," MERGES "}", AG_E_UNSUPPORTED, "byte_fallback", "SentencePiece");
+    REFUSE(model, "{\"type\":\"BPE\",\"byte_fallback\":true," VOCAB "," MERGES "}", AG_E_UNSUPPORTED, "byte_fallback",
+           "SentencePiece");
     REFUSE(model, "{\"type\":\"BPE\",\"dropout\":0.1," VOCAB "," MERGES "}", AG_E_UNSUPPORTED, "dropout", "0.1");
-    REFUSE(model, "{\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\"," VOCAB "," MERGES "}", AG_E_UNSUPPORTED, "end_of_word_suffix");
-    REFUSE(model, "{\"type\":\"BPE\",\"continuing_subword_prefix\":\"##\"," VOCAB "," MERGES "}", AG_E_UNSUPPORTED, "##");
+    REFUSE(model, "{\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\"," VOCAB "," MERGES "}", AG_E_UNSUPPORTED,
+           "end_of_word_suffix");
+    REFUSE(model, "{\"type\":\"BPE\",\"continuing_subword_prefix\":\"##\"," VOCAB "," MERGES "}", AG_E_UNSUPPORTED,
+           "##");
     REFUSE(model, "{\"type\":\"BPE\",\"ignore_merges\":1," VOCAB "," MERGES "}", AG_E_FORMAT, "ignore_merges");
     /* pre-tokenizer: never guessed */
     REFUSE(pre_tokenizer, "null", AG_E_UNSUPPORTED, "pre_tokenizer");
@@ -312,16 +322,21 @@ static void test_json_refused(void **state) {
     REFUSE(pre_tokenizer, "{\"type\":\"ByteLevel\",\"add_prefix_space\":true}", AG_E_UNSUPPORTED, "add_prefix_space");
     REFUSE(pre_tokenizer, "{\"type\":\"ByteLevel\"}", AG_E_FORMAT, "add_prefix_space");
     REFUSE(pre_tokenizer, SEQUENCE(""), AG_E_UNSUPPORTED, "pre_tokenizer");
-    REFUSE(pre_tokenizer, SEQUENCE(SPLIT("\\\\d+", "Isolated", "false") "," BYTE_LEVEL("false")), AG_E_UNSUPPORTED, "\\d+", "GPT-2");
-    REFUSE(pre_tokenizer, SEQUENCE(SPLIT("\\\\p{N}", "Removed", "false") "," BYTE_LEVEL("true")), AG_E_UNSUPPORTED, "Removed");
-    REFUSE(pre_tokenizer, SEQUENCE(SPLIT("\\\\p{N}", "Isolated", "true") "," BYTE_LEVEL("true")), AG_E_UNSUPPORTED, "Split");
-    REFUSE(pre_tokenizer, SEQUENCE("{\"type\":\"Digits\",\"individual_digits\":false}," BYTE_LEVEL("true")), AG_E_UNSUPPORTED, "Digits");
+    REFUSE(pre_tokenizer, SEQUENCE(SPLIT("\\\\d+", "Isolated", "false") "," BYTE_LEVEL("false")), AG_E_UNSUPPORTED,
+           "\\d+", "GPT-2");
+    REFUSE(pre_tokenizer, SEQUENCE(SPLIT("\\\\p{N}", "Removed", "false") "," BYTE_LEVEL("true")), AG_E_UNSUPPORTED,
+           "Removed");
+    REFUSE(pre_tokenizer, SEQUENCE(SPLIT("\\\\p{N}", "Isolated", "true") "," BYTE_LEVEL("true")), AG_E_UNSUPPORTED,
+           "Split");
+    REFUSE(pre_tokenizer, SEQUENCE("{\"type\":\"Digits\",\"individual_digits\":false}," BYTE_LEVEL("true")),
+           AG_E_UNSUPPORTED, "Digits");
     REFUSE(pre_tokenizer, SEQUENCE(BYTE_LEVEL("true") "," BYTE_LEVEL("true")), AG_E_UNSUPPORTED, "pre_tokenizer");
     REFUSE(pre_tokenizer, SEQUENCE("{\"type\":\"Punctuation\"}," BYTE_LEVEL("true")), AG_E_UNSUPPORTED, "Punctuation");
     /* normalizer, post-processor */
     REFUSE(normalizer, "{\"type\":\"Lowercase\"}", AG_E_UNSUPPORTED, "normalizer", "Lowercase", "NFC");
     REFUSE(normalizer, "{\"type\":\"NFKC\"}", AG_E_UNSUPPORTED, "NFKC");
-    REFUSE(normalizer, "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Prepend\",\"prepend\":\"_\"}]}",
+    REFUSE(normalizer,
+           "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Prepend\",\"prepend\":\"_\"}]}",
            AG_E_UNSUPPORTED, "Prepend", "SentencePiece");
     REFUSE(normalizer, "[]", AG_E_FORMAT, "normalizer");
     REFUSE(post_processor, "{\"type\":\"RobertaProcessing\"}", AG_E_UNSUPPORTED, "post_processor", "RobertaProcessing");
@@ -359,7 +374,14 @@ static void test_json_refused(void **state) {
 
 static void test_json_broken(void **state) {
     (void)state;
-    static const char *const texts[] = {"", "{", "[]", "null", "{\"model\":1}", "{\"model\":{}}x", "\xff\xfe{\0}", "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"\\ud800\":1}}}"};
+    static const char *const texts[] = {"",
+                                        "{",
+                                        "[]",
+                                        "null",
+                                        "{\"model\":1}",
+                                        "{\"model\":{}}x",
+                                        "\xff\xfe{\0}",
+                                        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"\\ud800\":1}}}"};
     struct tokenizer *t;
     for (size_t k = 0; k < sizeof texts / sizeof texts[0]; k++) {
         struct ag_error err = AG_ERROR_INIT;
@@ -454,8 +476,8 @@ static void test_mutations(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_gguf_same),     cmocka_unit_test(test_gguf_bos),    cmocka_unit_test(test_gguf_refused),
-    cmocka_unit_test(test_json_refused),  cmocka_unit_test(test_json_broken), cmocka_unit_test(test_out_of_memory),
+    cmocka_unit_test(test_gguf_same),    cmocka_unit_test(test_gguf_bos),    cmocka_unit_test(test_gguf_refused),
+    cmocka_unit_test(test_json_refused), cmocka_unit_test(test_json_broken), cmocka_unit_test(test_out_of_memory),
     cmocka_unit_test(test_mutations),
 };
 TEST_GROUP(tokenizer_files, "tokenizers from GGUF, files that are refused, out of memory, mutations", tests)
