@@ -263,6 +263,43 @@ static void test_round_trip(void **state) {
     json_decref(random);
 }
 
+/* Where the reference's pre-tokenizers cut, also where no merge would show it. */
+static void test_pieces_golden(void **state) {
+    (void)state;
+    json_t *pieces = golden("pieces.json"), *expected = golden("expected.json"), *random = golden("random.json");
+    const json_t *texts = json_object_get(expected, "texts");
+    for (int k = 0; k < PATTERN_COUNT; k++) { /* names are in the order of the patterns */
+        const json_t *both = json_object_get(pieces, names[k]), *corpus = json_array_get(both, 0),
+                     *hashes = json_array_get(both, 1);
+        assert_int_equal(json_array_size(corpus), json_array_size(texts));
+        for (size_t i = 0; i < json_array_size(texts); i++) {
+            const json_t *ends = json_array_get(corpus, i);
+            struct pieces p = {.pattern = (enum pattern)k,
+                               .text = json_string_value(json_array_get(texts, i)),
+                               .n = (int64_t)json_string_length(json_array_get(texts, i))};
+            size_t count = 0;
+            for (; pieces_next(&p); count++)
+                if (json_integer_value(json_array_get(ends, count)) != p.end)
+                    fail_msg("%s, text %zu: piece %zu ends at %d", names[k], i, count, (int)p.end);
+            assert_int_equal(count, json_array_size(ends));
+        }
+        assert_int_equal(json_array_size(hashes), 300);
+        for (size_t i = 0; i < 300; i++) {
+            char text[160], hex[17];
+            struct pieces p = {
+                .pattern = (enum pattern)k, .text = text, .n = random_text(text, json_object_get(random, "pool"), i)};
+            uint64_t h = 0xcbf29ce484222325u;
+            while (pieces_next(&p)) h = fnv(fnv(h, 0), (uint64_t)p.end);
+            snprintf(hex, sizeof hex, "%016llx", (unsigned long long)h);
+            if (strcmp(hex, json_string_value(json_array_get(hashes, i))) != 0)
+                fail_msg("%s: random text %zu is cut elsewhere than by the reference", names[k], i);
+        }
+    }
+    json_decref(pieces);
+    json_decref(expected);
+    json_decref(random);
+}
+
 /* Pieces follow each other without gaps, on any text and under any pattern. */
 static void test_pieces(void **state) {
     (void)state;
@@ -408,6 +445,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_bos),
     cmocka_unit_test(test_invalid_utf8),
     cmocka_unit_test(test_round_trip),
+    cmocka_unit_test(test_pieces_golden),
     cmocka_unit_test(test_pieces),
     cmocka_unit_test(test_merging),
     cmocka_unit_test(test_long_runs),

@@ -9,6 +9,8 @@ NAME.json          compact tokenizer.json
 expected.json      texts: the corpus; NAME: for each text [ids, byte lengths of the tokens' spans]
 random.json        pool: code points (assigned in Unicode 14); texts are drawn from it by the generator written down in
                    random_texts, which tests/test_tokenizer.c repeats; NAME: a hash for each text over ids and spans
+pieces.json        NAME: [byte ends of the pre-tokens of each text of the corpus], [a hash for each random text]: what the
+                   patterns split where no merge would show it
 smollm2.json       the same for SmolLM2's vocabulary, which lacks some bytes: null where the library drops one (we refuse)
 
 Byte spans: the library reports code points and gives tokens that split a character equal, overlapping spans. Ours are
@@ -201,6 +203,12 @@ def spans(tok, state, text, encoding):
     return out
 
 
+def piece_ends(name, text):
+    """Byte ends of the reference's pre-tokens."""
+    pieces = pre_tokenizer(name).pre_tokenize_str(text)
+    return [len(text[:b].encode()) for _, (_, b) in pieces]
+
+
 def lcg(state):
     return (state * 6364136223846793005 + 1442695040888963407) % 2**64
 
@@ -292,6 +300,9 @@ def main():
             ids, where = expected_of(tok, state, text)
             hashes[name].append(digest(ids, [b for _, b in where]))
         print(name, tok.get_vocab_size(), "tokens,", sum(len(e[0]) for e in expected[name]), "in the corpus")
+    names = ("gpt2", "smollm", "qwen2", "llama", "qwen35")
+    write("pieces.json", {n: [[piece_ends(n, t) for t in HARD], [digest([0] * len(e), e) for e in (piece_ends(n, t) for t in texts)]]
+                          for n in names})
     write("expected.json", expected)
     write("random.json", hashes)
     if len(sys.argv) > 1:
