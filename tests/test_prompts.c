@@ -141,10 +141,25 @@ static void test_precedence(void **state) {
                  ROLES([AG_ROLE_HAYSTACK] = "1e\xcc\x81"
                                             "3",
                        [AG_ROLE_NEEDLE] = "2e\xcc\x81"));
-    /* BOS is special */
-    struct prompts *prompts = open_one("<|begin_of_text|>12", ",\"answer\":\" 3\"");
-    struct tokenizer *t = open_tokenizer("llama");
+    /* a character that NFC takes apart, over six tokens of which some have no byte of the text: all belong to its span
+     */
+    struct prompts *prompts =
+        open_one("1\\u09dc2", ",\"answer\":\"3<|im_end|>\",\"spans\":[{\"start\":1,\"end\":4,\"role\":\"needle\"}]");
+    struct tokenizer *t = open_tokenizer("qwen2");
     struct prompt_tokens *tokens = encode(prompts, t);
+    const struct ag_tokens *k = &tokens->tokens;
+    assert_int_equal(k->T, 10);
+    for (int64_t i = 0; i < 10; i++)
+        assert_int_equal(k->role[i], i == 0 || i == 7 ? AG_ROLE_HAYSTACK : i < 7 ? AG_ROLE_NEEDLE : AG_ROLE_ANSWER);
+    assert_int_equal(k->begin[1], k->end[1]);
+    assert_true(k->value[8] == AG_VALUE_ANSWER && k->value[9] == 0); /* a special string is no value */
+    prompt_tokens_free(tokens);
+    prompts_close(prompts);
+    tokenizer_close(t);
+    /* BOS is special */
+    prompts = open_one("<|begin_of_text|>12", ",\"answer\":\" 3\"");
+    t = open_tokenizer("llama");
+    tokens = encode(prompts, t);
     assert_true(tokens->double_bos == 1 && tokens->tokens.role[0] == AG_ROLE_SPECIAL && tokens->tokens.end[0] == 17);
     prompt_tokens_free(tokens);
     prompts_close(prompts);

@@ -321,20 +321,22 @@ static void test_pieces(void **state) {
 }
 
 /* The rule itself, with no cleverness: the pair of lowest rank, leftmost, until none is left. */
-static int64_t merge_naively(int32_t *ids, int64_t n, const struct bpe *bpe) {
+struct rule {
+    int32_t rank, id; /* rank -1: the pair has none */
+};
+#define MOST_IDS 800
+static int64_t merge_naively(int32_t *ids, int64_t n, const struct rule *rules) {
     for (;;) {
-        const struct bpe_merge *best = NULL;
+        struct rule best = {INT32_MAX, -1};
         int64_t where = 0;
         for (int64_t i = 0; i + 1 < n; i++) {
-            uint64_t pair = (uint64_t)(uint32_t)ids[i] << 32 | (uint32_t)ids[i + 1];
-            for (uint64_t slot = 0; slot <= bpe->merge_mask; slot++)
-                if (bpe->merges[slot].pair == pair && (best == NULL || bpe->merges[slot].rank < best->rank)) {
-                    best = &bpe->merges[slot];
-                    where = i;
-                }
+            struct rule rule = rules[ids[i] * MOST_IDS + ids[i + 1]];
+            if (rule.rank < 0 || rule.rank >= best.rank) continue;
+            best = rule;
+            where = i;
         }
-        if (best == NULL) return n;
-        ids[where] = best->id;
+        if (best.id < 0) return n;
+        ids[where] = best.id;
         n--;
         for (int64_t i = where + 1; i < n; i++) ids[i] = ids[i + 1];
     }
@@ -348,7 +350,15 @@ static void test_merging(void **state) {
     struct tokenizer *t = open_golden("gpt2");
     struct ag_arena *arena = ag_arena_new("test");
     uint64_t random = test_seed() * 2 + 1;
-    for (int round = 0; round < 60; round++) {
+    struct rule *rules = test_malloc(sizeof *rules * MOST_IDS * MOST_IDS);
+    memset(rules, 0xff, sizeof *rules * MOST_IDS * MOST_IDS);
+    assert_true(t->bpe.n_ids <= MOST_IDS);
+    for (uint64_t slot = 0; slot <= t->bpe.merge_mask; slot++) {
+        const struct bpe_merge *m = &t->bpe.merges[slot];
+        if (m->pair != UINT64_MAX)
+            rules[(m->pair >> 32) * MOST_IDS + (m->pair & 0xffffffffu)] = (struct rule){m->rank, m->id};
+    }
+    for (int round = 0; round < 3000; round++) {
         char word[200];
         int32_t room[BPE_SHORT], naive[200];
         const int32_t *ids;
@@ -362,13 +372,43 @@ static void test_merging(void **state) {
             n += (int64_t)strlen(bit);
         }
         for (int64_t i = 0; i < n; i++) naive[i] = t->bpe.symbol[(unsigned char)word[i]];
-        int64_t expected = merge_naively(naive, n, &t->bpe);
+        int64_t expected = merge_naively(naive, n, rules);
         assert_ok(bpe_encode(&ids, &count, room, &t->bpe, word, n, arena, &err), &err);
         assert_int_equal(count, expected);
         assert_memory_equal(ids, naive, (size_t)count * sizeof *ids);
+        ag_arena_reset(arena);
     }
+    test_free(rules);
     ag_arena_free(arena);
     tokenizer_close(t);
+}
+
+/* abcd, over and over: bc is merged first; then the rank that ab had must not carry over to a + bc, which comes after
+ * bc + d. */
+static void test_stale_ranks(void **state) {
+    (void)state;
+    static const struct bpe_string tokens[] = {{"a", 1},  {"b", 1},  {"c", 1},   {"d", 1},
+                                               {"bc", 2}, {"ab", 2}, {"bcd", 3}, {"abc", 3}};
+    static const struct bpe_string merges[] = {{"b", 1},  {"c", 1}, {"a", 1}, {"b", 1},
+                                               {"bc", 2}, {"d", 1}, {"a", 1}, {"bc", 2}};
+    static const int32_t ids[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    struct bpe_source source = {
+        .path = "test", .n_tokens = 8, .n_merges = 4, .tokens = tokens, .ids = ids, .merges = merges, .n_ids = 8};
+    struct ag_arena *arena = ag_arena_new("test");
+    struct ag_error err = AG_ERROR_INIT;
+    struct bpe bpe;
+    assert_ok(bpe_build(&bpe, &source, arena, &err), &err);
+    for (int64_t times = 1; times <= 40; times++) { /* scanned up to 64 bytes, by the heap beyond */
+        char word[160];
+        int32_t room[BPE_SHORT];
+        const int32_t *got;
+        int64_t count;
+        for (int64_t i = 0; i < times; i++) memcpy(word + 4 * i, "abcd", 4);
+        assert_ok(bpe_encode(&got, &count, room, &bpe, word, 4 * times, arena, &err), &err);
+        assert_int_equal(count, 2 * times);
+        for (int64_t i = 0; i < count; i++) assert_int_equal(got[i], i % 2 == 0 ? 0 : 6);
+    }
+    ag_arena_free(arena);
 }
 
 /* Long runs of one kind must be fast. */
@@ -448,6 +488,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_pieces_golden),
     cmocka_unit_test(test_pieces),
     cmocka_unit_test(test_merging),
+    cmocka_unit_test(test_stale_ranks),
     cmocka_unit_test(test_long_runs),
 };
 TEST_GROUP(tokenizer, "byte-level BPE against the reference library, spans, random text", tests)
