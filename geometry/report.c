@@ -124,6 +124,7 @@ static enum ag_status spectra(struct ag_buf *out, const struct geom_results *g, 
     AG_TRY(median(&gap, s->gap, C, err));
     AG_TRY(median(&rank, s->effective_rank, C, err));
     AG_TRY(median(&dominance, s->mean_dominance, C, err));
+    if (isnan(ev)) return ag_buf_printf(out, err, "Spectra: missing everywhere\n");
     AG_TRY(ag_buf_printf(
         out, err,
         "Spectra (median over cells): the first %" PRId64 " of %" PRId64

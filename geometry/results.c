@@ -114,6 +114,15 @@ static enum ag_status check_source(const struct ag_source *source, const struct 
         ++*Ls;
     }
     if (*Ls == 0) return ag_fail(err, AG_E_USAGE, "geometry: no layer is selected; expected at least one");
+    int64_t longest = 0;
+    for (int64_t p = 0; p < tokens->P; p++) {
+        const int64_t T = tokens->offsets[p + 1] - tokens->offsets[p];
+        if (T > longest) longest = T;
+    }
+    if (options->skip >= longest)
+        return ag_fail(err, AG_E_USAGE,
+                       "geometry: --skip %" PRId64 " leaves nothing: the longest prompt has %" PRId64 " tokens",
+                       options->skip, longest);
     for (int64_t p = 0; p < tokens->P; p++) {
         const int64_t twin = tokens->twin[p];
         if (twin >= 0 && (twin >= tokens->P || twin == p || tokens->twin[twin] != p))

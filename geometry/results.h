@@ -86,7 +86,7 @@ struct geom_results {
 };
 
 /* An empty results object for this source: provenance and shapes copied, records allocated and marked missing (n = 0).
- * Refused: r >= D of a selected layer, no layer selected, no prompts. Free with geom_results_free. */
+ * Refused: r >= D of a selected layer, skip >= the longest prompt, no layer selected, no prompts. Free with geom_results_free. */
 struct geom_options;
 enum ag_status geom_results_new(struct geom_results **out, const struct ag_source *source,
                                 const struct geom_options *options, struct ag_error *err);

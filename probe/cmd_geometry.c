@@ -52,7 +52,7 @@ static enum ag_status choose_layers(bool *mask, const struct ag_source *source, 
         memcpy(mask, source->selected, (size_t)source->L * sizeof *mask);
         return AG_OK;
     }
-    const enum ag_status status = ag_parse_ranges(mask, source->L, text, "--layers", err);
+    const enum ag_status status = ag_parse_ranges(mask, source->L, text, "layers", err);
     if (status != AG_OK) return status;
     for (int64_t l = 0; l < source->L; l++)
         if (mask[l] && !source->selected[l])

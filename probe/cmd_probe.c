@@ -7,6 +7,7 @@
 #include "base/commands.h"
 #include "base/h5.h"
 #include "geometry/reducer.h"
+#include "geometry/report.h"
 #include "probe/select.h"
 #include "probe/tee.h"
 
@@ -510,6 +511,8 @@ static enum ag_status report(const struct probe *p, struct ag_buf *out) {
         reducer_path(path, p, r);
         AG_TRY(ag_buf_printf(out, err, "%-10s %s (tap %s)\n", p->tee.reducers[r]->class_->name, path,
                              ag_tap_names[p->tee.tap]));
+        if (strcmp(p->tee.reducers[r]->class_->name, "geometry") == 0)
+            AG_TRY(geom_report(out, geom_reducer_results(p->tee.reducers[r]), err));
     }
 fail:
     return status;

@@ -474,6 +474,13 @@ static void test_refusals(void **state) {
     test_refused(reducer->class_->begin(reducer, &w->source, &err), AG_E_USAGE, &err, "--r 17", "layer 2",
                  "17 dimensions", NULL);
     reducer->class_->free(reducer);
+    options.r = 6;
+    options.skip = 90;
+    err = (struct ag_error)AG_ERROR_INIT;
+    assert_ok(geom_reducer_new(&reducer, &options, ops, NULL, &err), &err);
+    test_refused(reducer->class_->begin(reducer, &w->source, &err), AG_E_USAGE, &err, "--skip 90", "90 tokens", NULL);
+    reducer->class_->free(reducer);
+    options.skip = 0;
     options.r = 16; /* below every D of the layers that are selected */
     reducer = begun(w, &options);
     err = (struct ag_error)AG_ERROR_INIT;
@@ -495,7 +502,7 @@ static void test_refusals(void **state) {
     ag_arena_free(w->arena);
 }
 
-/* All keys zero, all keys equal, and skip beyond every prompt: records say missing, the summary says NaN, nothing
+/* All keys zero, all keys equal, and skip beyond nearly every token: records say missing, the summary says NaN, nothing
  * fails. */
 static void test_degenerate(void **state) {
     (void)state;
@@ -504,7 +511,7 @@ static void test_degenerate(void **state) {
     const struct run run = {AG_BACKEND_CPU, 2, P, false, true};
     for (int kind = 0; kind < 3; kind++) {
         struct world *w = world_new(9);
-        struct geom_options options = {6, kind == 2 ? 1000 : 0, 1, 100, true};
+        struct geom_options options = {6, kind == 2 ? 88 : 0, 1, 100, true};
         for (int l = 0; l < L && kind < 2; l++)
             for (int64_t i = 0; i < w->offsets[P] * w->shapes[l].Hk * w->shapes[l].D; i++)
                 w->tokens_first[l][i] = kind == 0 ? 0 : 0.1f;
