@@ -203,6 +203,7 @@ fail:
 static void warn(const struct probe *p) {
     const struct ag_log *log = p->run->log;
     int64_t longest = 0, beyond = 0;
+    for (int i = 0; i < p->model->n_warnings; i++) ag_say(log, AG_WARN, "%s", p->model->warnings[i]);
     for (int64_t i = 0; i < p->tokens->P; i++) {
         int64_t length = p->tokens->offsets[i + 1] - p->tokens->offsets[i];
         longest = length > longest ? length : longest;
