@@ -436,6 +436,7 @@ static enum ag_status compute(struct probe *p) {
         p->tee.dump = NULL;
         status = dump_commit(dump, err);
         p->seconds += ag_now() - start; /* the last layers reach the disk */
+        p->tee.dump_seconds += ag_now() - start;
     }
     for (int r = 0; r < p->tee.n_reducers && status == AG_OK; r++) {
         reducer_path(path, p, r);
@@ -545,6 +546,8 @@ static enum ag_status run_probe(struct ag_run *run) {
     }
     if (!p.o->bare) AG_TRY(ckpt_sha256(p.checkpoint_sha256, p.ckpt, run->err));
     AG_TRY(compute(&p));
+    ag_say(run->log, AG_DETAIL, "time       %.3f s: dump %.3f s, reducers %.3f s, the rest is the pass", p.seconds,
+           p.tee.dump_seconds, p.tee.reduce_seconds);
     AG_TRY(report(&p, &text));
     fwrite(text.data, 1, text.size, run->out);
 fail:

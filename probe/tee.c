@@ -75,9 +75,13 @@ fail:
 static enum ag_status on_blocks(void *self, const struct ag_block *blocks, int64_t n, struct ag_error *err) {
     struct tee *tee = self;
     enum ag_status status;
+    double start = ag_now(), middle;
     AG_TRY(interrupted(err));
     if (tee->dump) AG_TRY(dump_blocks(tee->dump, blocks, n, err));
+    middle = ag_now();
+    tee->dump_seconds += middle - start;
     if (n > 0 && tee->n_reducers > 0 && blocks[0].tap == tee->tap) AG_TRY(reduce(tee, blocks, n, err));
+    tee->reduce_seconds += ag_now() - middle;
 fail:
     return status;
 }

@@ -18,6 +18,7 @@ struct tee {
     struct score *score; /* NULL: none */
     const struct ag_tokens *tokens;
     struct ag_arena *scratch; /* of one call */
+    double dump_seconds, reduce_seconds; /* spent in them so far */
 };
 
 /* The functions of a forward_sink whose self is the tee. Between blocks they look whether the user has interrupted
