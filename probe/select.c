@@ -8,13 +8,9 @@
 #include <string.h>
 #include <strings.h>
 
-static int64_t cost(const struct prompt *prompt) {
-    return prompt->text_bytes + 1 + (prompt->answer ? (int64_t)strlen(prompt->answer) : 0);
-}
-
 enum ag_status select_shard(struct prompts *out, const struct prompts *prompts, const char *text,
                             struct ag_arena *arena, struct ag_error *err) {
-    int64_t i = 0, n = 0, P = prompts->P, kept = 0, sum = 0, before = 0;
+    int64_t i = 0, n = 0, P = prompts->P, kept = 0, units = 0, unit = 0;
     int used = 0;
     if (text[0] < '0' || text[0] > '9' || sscanf(text, "%6" SCNd64 "/%6" SCNd64 "%n", &i, &n, &used) != 2 ||
         text[used] || i < 1 || i > n)
@@ -24,17 +20,13 @@ enum ag_status select_shard(struct prompts *out, const struct prompts *prompts, 
     int64_t *index = AG_NEW(arena, int64_t, P, err);
     struct prompt *data = AG_NEW(arena, struct prompt, P, err);
     if (!mine || !index || !data) return AG_E_MEMORY;
-    for (int64_t p = 0; p < P; p++) sum += cost(&prompts->data[p]);
-    /* A unit (a twin pair, or a prompt alone) stands where its first prompt does, and belongs to the share in which its
-     * middle byte falls. */
+    /* A unit (a twin pair, or a prompt alone) stands where its first prompt does. */
+    for (int64_t p = 0; p < P; p++) units += prompts->data[p].twin_index < 0 || prompts->data[p].twin_index > p;
     for (int64_t p = 0; p < P; p++) {
-        int64_t twin = prompts->data[p].twin_index, bytes = cost(&prompts->data[p]);
+        int64_t twin = prompts->data[p].twin_index;
         if (twin >= 0 && twin < p) continue;
-        if (twin >= 0) bytes += cost(&prompts->data[twin]);
-        int64_t share = (int64_t)(((double)before + 0.5 * (double)bytes) / (double)sum * (double)n);
-        mine[p] = share == i - 1;
+        mine[p] = unit++ * n / units == i - 1;
         if (twin >= 0) mine[twin] = mine[p];
-        before += bytes;
     }
     for (int64_t p = 0; p < P; p++) {
         if (!mine[p]) continue;

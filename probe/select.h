@@ -4,9 +4,9 @@
 
 #include "probe/prompts.h"
 
-/* "i/n", 1 <= i <= n: the i-th of n shares of the prompts, in order, twin pairs kept together, shares as equal as their
- * bytes of text allow. The shares of 1..n together are all prompts. *out shares memory with `prompts` (its texts) and
- * with the arena. A share without prompts (n larger than the number of units) is AG_E_USAGE. */
+/* "i/n", 1 <= i <= n: the i-th of n shares of the prompts, in order, twin pairs kept together, equal numbers of pairs
+ * (and prompts without twin) up to one. The shares of 1..n together are all prompts. *out shares memory with `prompts`
+ * (its texts) and with the arena. A share without prompts (n larger than the number of units) is AG_E_USAGE. */
 enum ag_status select_shard(struct prompts *out, const struct prompts *prompts, const char *text,
                             struct ag_arena *arena, struct ag_error *err);
 

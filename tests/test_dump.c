@@ -404,7 +404,7 @@ static void test_resume(void **state) {
     o.path = whole;
     write_dump(&o);
     for (int waves = 1; waves <= 2; waves++)
-        for (int stop = 0; stop <= waves * NL; stop++) {
+        for (int stop = 0; stop <= waves * NL; stop += waves == 1 ? 1 : 3) {
             char name[64];
             snprintf(name, sizeof name, "stop%d-%d.h5", waves, stop);
             o.path = in_folder(folder, name);
