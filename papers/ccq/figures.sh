@@ -25,7 +25,7 @@ else
 fi
 # rope: the keys that the read sees. norm: the stage before it, free of positions (equal to proj where keys are not normalised).
 for tap in rope norm; do
-    step "$attgeo" probe "$model" "$folder/prompts.jsonl" --reduce geometry --taps $tap --r "$r" --seed "$seed" --force \
+    step "$attgeo" probe "$model" "$folder/prompts.jsonl" --reduce geometry --tap $tap --r "$r" --seed "$seed" --force \
         -o "$folder/$tap.h5"
     step "$attgeo" plot "$folder/$tap.h5" --figure separation,delta-mu --force -o "$folder/$tap"
     step "$attgeo" plot "$folder/$tap.h5" --figure delta-mu --pooling token --force -o "$folder/$tap/token"
