@@ -123,6 +123,8 @@ enum ag_status plot_write_separation(FILE *tsv, const struct plot_choice *choice
         "▼ ▲ at the top: layers where needle lies below or above distractor within prompts (the 95 %% interval of the "
         "difference excludes 0).");
     plot_header(tsv, "note4",
+                "Control: the directions are fitted to the haystack's keys, so only the haystack is in sample there.");
+    plot_header(tsv, "note5",
                 "Of %" PRId64 " points: %" PRId64 " missing or not drawable, %" PRId64 " without an interval%s.",
                 points, missing, bare, r->units < 2 ? " (one unit has none)" : "");
     fputs("basis\tlayer\trole\talignment\tlo\thi\tmark\n", tsv);

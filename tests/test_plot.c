@@ -608,3 +608,45 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(helpers),
 };
 TEST_GROUP(plot, "figures: tables, pictures, degenerate data, gnuplot missing or failing", tests)
+
+/* The recipe of papers/ccq on the sample, and its numbers against the results file they come from. */
+static void recipe(void **state) {
+    (void)state;
+    struct ag_error err = AG_ERROR_INIT;
+    const char *folder = test_folder("plot_recipe"), *program = getenv("ATTGEO");
+    size_t size;
+    hid_t file;
+    assert_int_equal(system(test_path("sh papers/ccq/figures.sh %s sample %s >%s/said 2>&1",
+                                      program != NULL ? program : "build/attgeo", folder, folder)),
+                     0);
+    const char *verdicts = slurp(test_path("%s/verdicts.tsv", folder), &size);
+    static const char *const taps[] = {"rope", "norm"}, *const bases[] = {"prompt", "haystack"};
+    for (int t = 0; t < 2; t++) {
+        assert_ok(ag_h5_open(&file, test_path("%s/%s.h5", folder, taps[t]), &err), &err);
+        for (int b = 0; b < 2; b++) {
+            char start[64], group[64];
+            double fraction, negative, mean;
+            int64_t significant;
+            int cells, missing, marked;
+            snprintf(group, sizeof group, "summary/%s", bases[b]);
+            assert_ok(ag_h5_get_f64(&fraction, file, group, "fraction_negative", &err), &err);
+            assert_ok(ag_h5_get_i64(&significant, file, group, "significant_negative", &err), &err);
+            snprintf(start, sizeof start, "\n%s\t%s\tprompt\t", taps[t], bases[b]);
+            const char *row = strstr(verdicts, start);
+            assert_non_null(row);
+            assert_int_equal(
+                sscanf(row + strlen(start), "%d\t%d\t%lf\t%lf\t%d", &cells, &missing, &negative, &mean, &marked), 5);
+            assert_int_equal(cells, 16);
+            assert_int_equal(missing, 0);
+            assert_true(fabs(negative - 100 * fraction) <= 0.051);
+            assert_int_equal(marked, significant);
+        }
+        assert_ok(ag_h5_close(file, &err), &err);
+        slurp(test_path("%s/%s/separation.pdf", folder, taps[t]), &size);
+        slurp(test_path("%s/%s/token/delta-mu.pdf", folder, taps[t]), &size);
+    }
+}
+
+static const struct CMUnitTest long_tests[] = {cmocka_unit_test(recipe)};
+TEST_GROUP_NEED(plot_recipe, "papers/ccq: the recipe on the sample, its numbers against the results", long_tests,
+                TEST_LONG)

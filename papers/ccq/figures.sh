@@ -27,11 +27,12 @@ fi
 for tap in rope norm; do
     step "$attgeo" probe "$model" "$folder/prompts.jsonl" --reduce geometry --tap $tap --r "$r" --seed "$seed" --force \
         -o "$folder/$tap.h5"
-    step "$attgeo" plot "$folder/$tap.h5" --figure separation,delta-mu --force -o "$folder/$tap"
+    step "$attgeo" plot "$folder/$tap.h5" --force -o "$folder/$tap"
     step "$attgeo" plot "$folder/$tap.h5" --figure delta-mu --pooling token --force -o "$folder/$tap/token"
 done
 echo
-awk -f papers/ccq/verdicts.awk "$folder"/*/delta-mu.tsv "$folder"/*/token/delta-mu.tsv "$folder"/*/separation.tsv |
+awk -f papers/ccq/verdicts.awk "$folder"/*/delta-mu.tsv "$folder"/*/token/delta-mu.tsv "$folder"/*/separation.tsv \
+    "$folder"/*/spectra.tsv |
     tee "$folder/verdicts.tsv"
 cat <<TEXT
 

@@ -1,11 +1,12 @@
 # papers/ccq/verdicts.awk: the numbers of claims.md from the tables beside the figures, a line per tap, basis and pooling.
-#   awk -f verdicts.awk FOLDER/*/delta-mu.tsv FOLDER/*/token/delta-mu.tsv FOLDER/*/separation.tsv
+#   awk -f verdicts.awk FOLDER/*/delta-mu.tsv FOLDER/*/token/delta-mu.tsv FOLDER/*/separation.tsv FOLDER/*/spectra.tsv
 BEGIN { FS = "\t"; OFS = "\t" }
 FNR == 1 { split("", column); tap = pooling = figure = "" }
 /^# / {
     if ($1 == "# tap") tap = $2
     if ($1 == "# pooling") pooling = $2
     if ($1 == "# figure") figure = $2
+    if ($1 == "# r") r = $2
     next
 }
 NF < 3 { next }
@@ -34,6 +35,15 @@ figure == "separation" {
         surely_above[key] += $column["mark"] == 1
     }
 }
+figure == "spectra" && $column["head"] == "mean" && $column["component"] == r && $column["explained"] != "NaN" {
+    key = tap OFS $column["basis"] OFS r
+    if (!(key in explained_layers)) explained_order[++explained_keys] = key
+    value = $column["explained"] + 0
+    if (!explained_layers[key]++) least[key] = most[key] = value
+    if (value < least[key]) least[key] = value
+    if (value > most[key]) most[key] = value
+    total[key] += value
+}
 END {
     print "tap", "basis", "pooling", "cells", "missing", "negative_percent", "mean", "q05_negative", "q05_positive"
     for (k = 1; k <= keys; k++) {
@@ -51,5 +61,11 @@ END {
         for (at in needle)
             if (index(at, key OFS) == 1 && at in haystack) below_haystack += needle[at] + 0 < haystack[at] + 0
         print key, layers[key] + 0, below[key] + 0, surely_below[key] + 0, surely_above[key] + 0, below_haystack
+    }
+    print ""
+    print "tap", "basis", "r", "layers", "explained_least", "explained_mean", "explained_most"
+    for (k = 1; k <= explained_keys; k++) {
+        key = explained_order[k]
+        print key, explained_layers[key], sprintf("%.3f", least[key]), sprintf("%.3f", total[key]/explained_layers[key]), sprintf("%.3f", most[key])
     }
 }
