@@ -202,17 +202,6 @@ int main(int argc, char **argv) {
         return 2;
     }
     if (!arena || kern_backend(&ops, AG_BACKEND_CPU, &err) != AG_OK) return 1;
-    float *keys = AG_NEW(arena, float, (int64_t)HEADS *KEYS *D, &err);
-    double *mu = AG_NEW(arena, double, HEADS *D, &err), *s = AG_NEW(arena, double, HEADS *D *D, &err);
-    double *w = AG_NEW(arena, double, HEADS *D, &err);
-    int *info = AG_NEW(arena, int, HEADS, &err);
-    int32_t all[KEYS];
-    if (err.status != AG_OK) return 1;
-    uint32_t seed = 1;
-    for (int64_t i = 0; i < (int64_t)HEADS * KEYS * D; i++)
-        keys[i] = (float)((seed = seed * 1664525 + 1013904223) >> 8) * 0x1p-23f - 1;
-    for (int i = 0; i < KEYS; i++) all[i] = i;
-
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("# %s, %lld threads, OpenBLAS core %s, medians of %d runs in turns; the pass's own time\n", argv[1],
            (long long)kern_threads(), kern_blas_core(), repeats);
@@ -240,6 +229,17 @@ int main(int argc, char **argv) {
         row("prefill and dump of keys and queries", T, &dump, &bare, "our bare prefill");
         row("prefill and dump of keys and queries", T, &dump, &peer_dump, "hooks, h5py");
     }
+    /* Only now: a child's peak counts what its parent held when it forked. */
+    float *keys = AG_NEW(arena, float, (int64_t)HEADS *KEYS *D, &err);
+    double *mu = AG_NEW(arena, double, HEADS *D, &err), *s = AG_NEW(arena, double, HEADS *D *D, &err);
+    double *w = AG_NEW(arena, double, HEADS *D, &err);
+    int *info = AG_NEW(arena, int, HEADS, &err);
+    int32_t all[KEYS];
+    if (err.status != AG_OK) return 1;
+    uint32_t seed = 1;
+    for (int64_t i = 0; i < (int64_t)HEADS * KEYS * D; i++)
+        keys[i] = (float)((seed = seed * 1664525 + 1013904223) >> 8) * 0x1p-23f - 1;
+    for (int i = 0; i < KEYS; i++) all[i] = i;
     struct runs covariance = {0}, eigen = {0}, peer_covariance = {0}, peer_eigen = {0};
     for (int r = 0; r < repeats; r++) {
         heads(&covariance, &eigen, ops, keys, all, mu, s, w, info);
