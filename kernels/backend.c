@@ -92,6 +92,11 @@ int64_t kern_tiles(struct kern_tile *tiles, const int64_t *offsets, int64_t P) {
 
 static int64_t threads; /* 0: not set */
 
-void kern_set_threads(int64_t n) { threads = n > 0 ? n : 0; }
+void kern_set_threads(int64_t n) {
+    static int all;
+    if (all == 0) all = omp_get_max_threads(); /* what the process may use, or OMP_NUM_THREADS */
+    threads = n > 0 ? n : 0;
+    omp_set_num_threads(n > 0 ? (int)n : all); /* for parallel loops outside kernels/ */
+}
 
 int64_t kern_threads(void) { return threads > 0 ? threads : omp_get_max_threads(); }
