@@ -8,7 +8,7 @@
 #define MEGABYTE ((int64_t)1 << 20)
 /* Enough rows for GEMMs to run at full speed and for dequantisation to vanish beside them; more only costs memory. */
 #define GROUP_TOKENS 4096
-#define CHUNK_TOKENS 512
+#define CHUNK_TOKENS 1024
 #define EMBED_ROWS 64
 /* f32 bytes of one block of the head, and of the logits in memory together. */
 #define HEAD_BYTES (4 * MEGABYTE)
