@@ -290,6 +290,10 @@ static enum ag_status check_dimensions(const struct finder *f) {
                        "even width",
                        c->where, (long long)c->Hq, (long long)c->Hk, (long long)c->D);
     }
+    if (c->D > KERN_HEAD_MAX) {
+        return ag_fail(f->err, AG_E_UNSUPPORTED, "%s: heads %lld wide; this build handles at most %d", c->where,
+                       (long long)c->D, KERN_HEAD_MAX);
+    }
     /* every layer has at least 9 tensors, so a number of layers beyond that is damage, and no reason to allocate */
     if (f->model->L > f->model->ckpt->n_tensors / 9) {
         return ag_fail(f->err, AG_E_FORMAT, "%s: %lld layers, but only %lld tensors in %s; is the download complete?",

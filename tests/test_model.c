@@ -431,6 +431,7 @@ static void refused_values(void **state) {
         {"\"num_key_value_heads\":2", "\"num_key_value_heads\":3", "expected [24, 20]", AG_E_FORMAT},
         {"\"num_key_value_heads\":2", "\"num_key_value_heads\":4", "multiple", AG_E_FORMAT},
         {"\"head_dim\":8", "\"head_dim\":7", "even", AG_E_FORMAT},
+        {"\"head_dim\":8", "\"head_dim\":514", "at most 512", AG_E_UNSUPPORTED},
         {"\"vocab_size\":40", "\"vocab_size\":41", "shape [40, 20]; expected [41, 20]", AG_E_FORMAT},
         {"\"rms_norm_eps\":1e-5", "\"rms_norm_eps\":\"1e-5\"", "rms_norm_eps", AG_E_FORMAT},
         {"\"attention_bias\":false", "\"attention_bias\":true", "q_proj.bias", AG_E_FORMAT},
