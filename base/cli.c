@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -342,6 +343,7 @@ static enum ag_status parse(const struct ag_command *c, struct ag_run *run, int 
 
 int ag_cli_main(int argc, char **argv, const struct ag_command *const *commands, int n_commands, FILE *out,
                 FILE *err_stream) {
+    signal(SIGXFSZ, SIG_IGN); /* a file that reaches a limit (ulimit -f, quota) is an error of write(), not a kill */
     struct ag_error err = AG_ERROR_INIT;
     const struct ag_command *command = NULL;
     const char *name = argc > 1 ? argv[1] : "--help";

@@ -400,6 +400,31 @@ static void test_wrong(void **state) {
     refused(2, "probe data/sample/softmax", "MODEL PROMPTS", "");
 }
 
+/* A limit on the size of files plays the full disk: one line, exit 1, nothing under the final name or beside it. */
+static void test_full_disk(void **state) {
+    (void)state;
+    static const char *const cases[] = {"-o", "--reduce geometry --draws 100 -o"};
+    for (int i = 0; i < 2; i++) {
+        char command[1500];
+        const char *program = getenv("ATTGEO");
+        snprintf(command, sizeof command,
+                 "sh -c 'ulimit -f 16; %s probe " MODEL " %s/prompts.jsonl %s %s/full.h5 -q >/dev/null 2>%s/full.err'",
+                 program ? program : "build/attgeo", folder, cases[i], folder, folder);
+        int code = system(command);
+        assert_true(WIFEXITED(code) && WEXITSTATUS(code) == 1);
+        struct ag_arena *arena = ag_arena_new("test");
+        const char *text;
+        size_t size;
+        snprintf(command, sizeof command, "%s/full.err", folder);
+        assert_ok(ag_file_text(&text, &size, command, 1 << 20, arena, &err), &err);
+        if (!strstr(text, "full.h5") || !strstr(text, "File too large") || strchr(text, '\n') != text + size - 1)
+            fail_msg("said: %s", text);
+        ag_arena_free(arena);
+        snprintf(command, sizeof command, "ls %s | grep -q 'full.h5'", folder);
+        assert_int_not_equal(system(command), 0);
+    }
+}
+
 static void test_sizes(void **state) {
     (void)state;
     int64_t n;
@@ -418,12 +443,9 @@ static void test_sizes(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup(test_dump_command, set_up),
-    cmocka_unit_test_setup(test_reduce, set_up),
-    cmocka_unit_test_setup(test_shards, set_up),
-    cmocka_unit_test_setup(test_kill, set_up),
-    cmocka_unit_test_setup(test_dry_run_and_bare, set_up),
-    cmocka_unit_test_setup(test_wrong, set_up),
-    cmocka_unit_test_setup(test_sizes, set_up),
+    cmocka_unit_test_setup(test_dump_command, set_up),     cmocka_unit_test_setup(test_reduce, set_up),
+    cmocka_unit_test_setup(test_shards, set_up),           cmocka_unit_test_setup(test_kill, set_up),
+    cmocka_unit_test_setup(test_dry_run_and_bare, set_up), cmocka_unit_test_setup(test_wrong, set_up),
+    cmocka_unit_test_setup(test_full_disk, set_up),        cmocka_unit_test_setup(test_sizes, set_up),
 };
 TEST_GROUP(probe, "attgeo probe on the sample: dump, reduce, resume, shards, plan, wrong input", tests)
