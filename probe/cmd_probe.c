@@ -19,10 +19,10 @@ static const char *const what_choices[] = {"keys", "queries", "values", NULL};
 static const char *const reducer_names[] = {"geometry", NULL};
 
 struct probe_options {
-    uint64_t taps, what, reduce;
+    uint64_t taps, what, reduce, bases;
     const char *dump, *layers, *heads, *positions, *shard, *memory;
     int tap, store;
-    bool compress, resume, no_special, no_score, dry_run, bare, pooled;
+    bool compress, resume, no_special, no_score, dry_run, bare;
     int64_t r, skip, draws;
 };
 static const struct probe_options defaults = {
@@ -59,12 +59,15 @@ static const struct ag_option options[] = {
      reducer_names, 0, 0},
     {"dump", 0, AG_OPT_TEXT, FIELD(dump), "PATH", "With --reduce: write a dump too.", NULL, 0, 0},
     {"tap", 0, AG_OPT_CHOICE, FIELD(tap), "TAP", "The tap that reducers see. Default last.", tap_choices, 0, 0},
-    {"r", 0, AG_OPT_INT, FIELD(r), "N", "geometry: dimensions of U_r. Default 16.", NULL, 1, 4096},
+    {"r", 'r', AG_OPT_INT, FIELD(r), "N",
+     "geometry: leading axes of the covariance that alignment is measured with. Default 16.", NULL, 1, 1024},
     {"skip", 0, AG_OPT_INT, FIELD(skip), "N", "geometry: tokens left out at the start of every prompt. Default 0.",
      NULL, 0, 1e9},
-    {"draws", 0, AG_OPT_INT, FIELD(draws), "N", "geometry: bootstrap draws. Default 10000.", NULL, 1, 1e7},
-    {"pooled", 0, AG_OPT_FLAG, FIELD(pooled), NULL, "geometry: also the pooled basis; the pass runs twice.", NULL, 0,
-     0},
+    {"draws", 0, AG_OPT_INT, FIELD(draws), "N", "geometry: bootstrap draws. Default 10000.", NULL, 100, 1e7},
+    {"basis", 0, AG_OPT_SET, FIELD(bases), "LIST",
+     "geometry: which keys mean and axes come from. prompt and haystack are always computed; with pooled the pass runs "
+     "twice. Default prompt,haystack.",
+     geom_basis_names, 0, 0},
     {"no-special", 0, AG_OPT_FLAG, FIELD(no_special), NULL,
      "Encode the text alone: no BOS or EOS, special strings are plain text.", NULL, 0, 0},
     {"no-score", 0, AG_OPT_FLAG, FIELD(no_score), NULL,
@@ -107,6 +110,8 @@ struct probe {
     double seconds;
 };
 
+static bool pooled(const struct probe *p) { return p->o->bases >> GEOM_BASIS_POOLED & 1; }
+
 static const char *size_text(char out[32], double bytes) {
     static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
     int u = 0;
@@ -137,6 +142,11 @@ static enum ag_status check_options(struct probe *p) {
         return ag_fail(err, AG_E_USAGE, "--dump goes with --reduce; without it -o names the dump");
     if (o->dump && output && !strcmp(o->dump, output))
         return ag_fail(err, AG_E_USAGE, "--dump and -o name the same file %s", output);
+    if (!o->reduce && (o->bases || o->tap != defaults.tap || o->r != defaults.r || o->skip != defaults.skip ||
+                       o->draws != defaults.draws))
+        return ag_fail(err, AG_E_USAGE,
+                       "--tap, --r, --skip, --basis and --draws are about reducers; add --reduce geometry "
+                       "(the dump's taps are chosen by --taps)");
     p->dump_path = o->reduce ? o->dump : output ? output : "dump.h5";
     if (!p->dump_path) {
         const char *wrong = o->resume      ? "--resume"
@@ -295,7 +305,7 @@ static void make_requests(struct probe *p) {
 
 static enum ag_status make_reducers(struct probe *p) {
     if (!(p->o->reduce >> REDUCE_GEOMETRY & 1)) return AG_OK;
-    p->geometry = (struct geom_options){p->o->r, p->o->skip, p->run->common.seed, p->o->draws, p->o->pooled};
+    p->geometry = (struct geom_options){p->o->r, p->o->skip, p->run->common.seed, p->o->draws, pooled(p)};
     return geom_reducer_new(&p->tee.reducers[p->tee.n_reducers++], &p->geometry, p->ops, p->run->log, p->run->err);
 }
 
@@ -351,7 +361,7 @@ static enum ag_status say_plan(const struct probe *p, struct ag_buf *out) {
                          plan->longest));
     AG_TRY(ag_buf_printf(out, err, "pass       %" PRId64 " wave%s of at most %" PRId64 " tokens, %.3g TFLOP%s\n",
                          plan->waves, plan->waves == 1 ? "" : "s", plan->wave_tokens,
-                         (double)plan->flops / 1e12 * (p->o->pooled ? 2 : 1), p->o->pooled ? ", run twice" : ""));
+                         (double)plan->flops / 1e12 * (pooled(p) ? 2 : 1), pooled(p) ? ", run twice" : ""));
     AG_TRY(ag_buf_printf(out, err, "memory     peak %s: pass %s (weights %s, hidden states %s), reducers %s",
                          size_text(a, (double)(plan->peak_bytes + p->reducer_bytes + p->rounding_bytes)),
                          size_text(b, (double)plan->peak_bytes), size_text(c, (double)plan->weights_bytes),
@@ -390,7 +400,7 @@ static enum ag_status pass(struct probe *p) {
     struct forward_sink sink = p->o->bare ? (struct forward_sink){0} : tee_sink(&p->tee);
     double start = ag_now();
     AG_TRY(forward_run(&p->request, &p->plan, &sink, err));
-    if (p->o->pooled && p->tee.n_reducers > 0) {
+    if (pooled(p) && p->tee.n_reducers > 0) {
         struct forward_request again = p->request;
         struct dump_writer *dump = p->tee.dump;
         struct score *score = p->tee.score;
@@ -494,7 +504,7 @@ static enum ag_status report(const struct probe *p, struct ag_buf *out) {
                          p->encoded->missing_value[2]));
     if (p->tee.score) AG_TRY(report_answers(p, out));
     AG_TRY(ag_buf_printf(out, err, "speed      %.2f s, %.0f tokens/s%s\n", p->seconds, (double)t->T / p->seconds,
-                         p->o->pooled ? " (two passes)" : ""));
+                         pooled(p) ? " (two passes)" : ""));
     if (p->dump_path) {
         size_t n = 0;
         for (int tap = 0; tap < AG_TAP_COUNT; tap++)

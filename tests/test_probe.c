@@ -372,6 +372,7 @@ static void test_wrong(void **state) {
         {2, "-o %s/x.h5 --dump %s/y.h5", "--dump", "--reduce"},
         {2, "--reduce geometry -o %s/x.h5 --resume", "--resume", "--dump"},
         {2, "--reduce curves -o %s/x.h5", "curves", "geometry"},
+        {2, "--tap proj -o %s/x.h5", "--tap", "--taps"},
         {2, "--bare -o %s/x.h5", "--bare", "-o"},
         {1, "-o %s", "folder", "file"},
         {1, "-o %s/none/x.h5", "no folder", "none"},
