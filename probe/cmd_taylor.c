@@ -12,10 +12,10 @@
 struct taylor_command_options {
     int tap;
     const char *layers, *positions, *json;
-    int64_t queries, r, draws;
+    int64_t queries, r, draws, curves;
     bool report;
 };
-static const struct taylor_command_options defaults = {.tap = OVER_DUMP_TAP_LAST, .queries = 64, .r = 16, .draws = 10000};
+static const struct taylor_command_options defaults = {.tap = OVER_DUMP_TAP_LAST, .queries = 64, .r = 16, .draws = 10000, .curves = 3};
 
 #define FIELD(name) offsetof(struct taylor_command_options, name)
 static const struct ag_option options[] = {
@@ -30,6 +30,10 @@ static const struct ag_option options[] = {
      NULL, 0, 1000000000},
     {"positions", 0, AG_OPT_TEXT, FIELD(positions), "LIST",
      "These positions of every prompt instead of a draw: role names, value, last, retrieve, or numbers such as 0-63.", NULL, 0, 0},
+    {"curves", 0, AG_OPT_INT, FIELD(curves), "N",
+     "Positions of the first prompt at which R(s q)/c(s q) is kept for 33 values of s, every head: the headline query first, then those "
+     "with most keys. For the figure taylor-radius. Default 3.",
+     NULL, 0, 1000},
     {"r", 'r', AG_OPT_INT, FIELD(r), "N", "Axes of Sigma_t that the direction is compared with. Default 16.", NULL, 1, 1024},
     {"draws", 0, AG_OPT_INT, FIELD(draws), "N", "Bootstrap draws of the intervals. Default 10000.", NULL, 100, 10000000},
 };
@@ -74,7 +78,7 @@ static enum ag_status run_taylor(struct ag_run *run)
     struct over_dump over = {0};
     struct ag_reducer *reducer = NULL;
     const struct kern_ops *ops;
-    struct taylor_options reducing = {o->queries, o->r, run->common.seed, o->draws, NULL};
+    struct taylor_options reducing = {o->queries, o->r, run->common.seed, o->draws, NULL, o->curves};
     if (o->report) {
         if (run->common.output != NULL)
             return ag_fail(err, AG_E_USAGE, "-o does not go with --report, which computes nothing; --json PATH writes the numbers");

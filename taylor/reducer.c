@@ -26,6 +26,8 @@ struct taylor_reducer {
     int64_t *headline;          /* (P) */
     int64_t *before;            /* (P + 1) sampled positions of the prompts before */
     int64_t *first_sample;      /* (Ls) row of the layer's first sample */
+    int64_t curve_prompt, n_curve; /* whose positions have curves, and how many */
+    int64_t *curve_slot;        /* (n_positions of that prompt) 0 .. n_curve - 1, -1: none */
     const struct ag_tokens *tokens;
 };
 
@@ -214,7 +216,9 @@ static enum ag_status sampled_queries(struct taylor_reducer *self, const struct 
         if (status != AG_OK) return status;
     }
     int64_t next = 0, failed = -1;
-#pragma omp parallel num_threads(threads) default(none) shared(self, block, scratch, next, failed, rows, tasks, p, Hk, G, start)
+    const int64_t *slot = p == self->curve_prompt ? self->curve_slot : NULL;
+    struct taylor_curve *curves = self->results->curves + self->first_sample[l] / self->before[self->results->from.P] * self->n_curve;
+#pragma omp parallel num_threads(threads) default(none) shared(self, block, scratch, next, failed, rows, curves, slot, tasks, p, Hk, G, start)
     {
         int64_t mine;
 #pragma omp atomic capture
@@ -225,7 +229,9 @@ static enum ag_status sampled_queries(struct taylor_reducer *self, const struct 
             const int64_t i = task / Hk, g = task % Hk, t = self->positions[p][i];
             const bool retrieves = t + 1 < block->T && (self->tokens->value[start + t + 1] & AG_VALUE_ANSWER) != 0;
             const uint8_t value = (uint8_t)(t == self->headline[p] ? 2 : retrieves ? 1 : 0);
-            if (!taylor_sample_group(rows + (i * Hk + g) * G, block, g, t, value, self->options.r, &scratch[mine], self->ops)) {
+            struct taylor_curve *mine_too = slot != NULL && slot[i] >= 0 ? curves + (slot[i] * Hk + g) * G : NULL;
+            for (int64_t k = 0; mine_too != NULL && k < G; k++) mine_too[k].sample = rows + (i * Hk + g) * G + k - self->results->samples;
+            if (!taylor_sample_group(rows + (i * Hk + g) * G, mine_too, block, g, t, value, self->options.r, &scratch[mine], self->ops)) {
 #pragma omp atomic write
                 failed = task;
             }
@@ -255,6 +261,25 @@ fail:
 
 /* ---- begin, finish -------------------------------------------------------------------------------------------------- */
 
+static enum ag_status choose_curves(struct taylor_reducer *self, struct ag_error *err)
+{
+    struct taylor_results *r = self->results;
+    int64_t p = 0, heads = 0;
+    while (p + 1 < r->from.P && self->n_positions[p] == 0) p++;
+    const int64_t n = self->n_positions[p], most = self->options.curves < n ? self->options.curves : n;
+    int64_t *chosen = AG_NEW(self->arena, int64_t, most, err);
+    self->curve_prompt = p;
+    self->curve_slot = AG_NEW(self->arena, int64_t, n, err);
+    if (!chosen || !self->curve_slot) return AG_E_MEMORY;
+    self->n_curve = taylor_curve_positions(chosen, self->positions[p], n, self->headline[p], most);
+    for (int64_t i = 0; i < n; i++) self->curve_slot[i] = -1;
+    for (int64_t i = 0; i < self->n_curve; i++) self->curve_slot[chosen[i]] = i;
+    for (int64_t l = 0; l < r->from.Ls; l++) heads += r->Hq[l];
+    r->n_curves = heads * self->n_curve;
+    r->curves = AG_ZEROS(r->arena, struct taylor_curve, r->n_curves, err);
+    return r->curves != NULL ? AG_OK : AG_E_MEMORY;
+}
+
 static enum ag_status choose_positions(struct taylor_reducer *self, struct ag_error *err)
 {
     struct taylor_results *r = self->results;
@@ -283,7 +308,7 @@ static enum ag_status choose_positions(struct taylor_reducer *self, struct ag_er
     }
     r->n_samples = rows;
     r->samples = AG_ZEROS(r->arena, struct taylor_sample, rows, err);
-    return r->samples != NULL ? AG_OK : AG_E_MEMORY;
+    return r->samples != NULL ? choose_curves(self, err) : AG_E_MEMORY;
 }
 
 static enum ag_status begin(struct ag_reducer *base, const struct ag_source *source, struct ag_error *err)

@@ -28,7 +28,8 @@ static const char definitions[] =
     "sign: the bound fixes the sign of R; proved: its lower end is at least -v/4, which proves |R| <= c without c. Histograms: bins of "
     "2^(1/16) in magnitude from 2^-40 to 2^24, the first for what is below (zero too), the last for what is above (infinity too). Trust radius at eps: "
     "the first s in (0, 1] where |R(s q)| > eps c(s q); proved: none before (B2, then B5). cosine: between Sigma q and grad A - mu; "
-    "span: |U_r^T g|^2 / |g|^2, g = grad A - mu, missing for t <= r + 1. gradient_bound: 2 max|k - mu| c.";
+    "span: |U_r^T g|^2 / |g|^2, g = grad A - mu, missing for t <= r + 1. gradient_bound: 2 max|k - mu| c. Curves: R(s q)/c(s q) along a few "
+    "sampled queries, exact and enclosed by B3.";
 
 static const struct {
     const char *name;
@@ -158,6 +159,7 @@ int64_t taylor_results_bytes(const struct ag_source *source, const struct taylor
     }
     bytes += heads * (4.0 * TAYLOR_QUANTITIES * 2 * TAYLOR_BINS + 8.0 * TAYLOR_QUANTITIES * TAYLOR_QUANTILES + 8.0 * TAYLOR_COUNTS);
     bytes += heads * (double)source->tokens->P * 8 * (TAYLOR_COUNTS + TAYLOR_MEDIANS) + heads * rows * (double)sizeof(struct taylor_sample);
+    bytes += heads * (double)options->curves * (double)sizeof(struct taylor_curve);
     return bytes < (double)INT64_MAX / 2 ? (int64_t)bytes : INT64_MAX / 2;
 }
 
@@ -213,6 +215,44 @@ static enum ag_status write_samples(hid_t file, const struct taylor_results *r, 
         transfer(c, r->samples, r->n_samples, packed, true);
         snprintf(name, sizeof name, "samples/%s", c->name);
         AG_TRY(ag_h5_write(file, name, c->type, c->count > 1 ? 2 : 1, dims, packed, err));
+    }
+fail:
+    ag_arena_free(scratch);
+    return status;
+}
+
+/* The curves: packed columns of TAYLOR_CURVE values, either way. */
+static const struct {
+    const char *name;
+    size_t offset, stride;
+} curve_columns[] = {
+    {"curves/ratio", offsetof(struct taylor_curve, ratio), sizeof(double)},
+    {"curves/lo", offsetof(struct taylor_curve, bound[0].lo), sizeof(struct taylor_interval)},
+    {"curves/hi", offsetof(struct taylor_curve, bound[0].hi), sizeof(struct taylor_interval)},
+};
+
+static enum ag_status write_curves(hid_t file, const struct taylor_results *r, struct ag_error *err)
+{
+    enum ag_status status = AG_OK;
+    const int64_t n = r->n_curves, dims[2] = {n, TAYLOR_CURVE}, points = TAYLOR_CURVE;
+    double s[TAYLOR_CURVE];
+    struct ag_arena *scratch = ag_arena_new("writing taylor curves");
+    double *packed = scratch ? AG_NEW(scratch, double, n * TAYLOR_CURVE, err) : NULL;
+    int64_t *sample = scratch ? AG_NEW(scratch, int64_t, n, err) : NULL;
+    if (!packed || !sample) {
+        ag_arena_free(scratch);
+        return ag_fail(err, AG_E_MEMORY, "taylor: out of memory");
+    }
+    for (int k = 0; k < TAYLOR_CURVE; k++) s[k] = (double)k / (TAYLOR_CURVE - 1);
+    for (int64_t i = 0; i < n; i++) sample[i] = r->curves[i].sample;
+    AG_TRY(ag_h5_write(file, "curves/s", AG_H5_F64, 1, &points, s, err));
+    AG_TRY(ag_h5_write(file, "curves/sample", AG_H5_I64, 1, dims, sample, err));
+    for (size_t c = 0; c < COUNT(curve_columns); c++) {
+        for (int64_t i = 0; i < n * TAYLOR_CURVE; i++) {
+            const char *curve = (const char *)&r->curves[i / TAYLOR_CURVE];
+            memcpy(&packed[i], curve + curve_columns[c].offset + (size_t)(i % TAYLOR_CURVE) * curve_columns[c].stride, sizeof packed[i]);
+        }
+        AG_TRY(ag_h5_write(file, curve_columns[c].name, AG_H5_F64, 2, dims, packed, err));
     }
 fail:
     ag_arena_free(scratch);
@@ -329,6 +369,7 @@ enum ag_status taylor_results_write(const struct taylor_results *r, const char *
         AG_TRY(ag_h5_set_text(out.file, arrays[i].name, "about", arrays[i].about, err));
     }
     AG_TRY(write_samples(out.file, r, err));
+    AG_TRY(write_curves(out.file, r, err));
     return ag_h5_out_commit(&out, err);
 fail:
     ag_h5_out_discard(&out);
@@ -416,6 +457,33 @@ fail:
     return status;
 }
 
+/* Files made before there were curves have none. */
+static enum ag_status read_curves(struct taylor_results *r, hid_t file, const char *path, struct ag_error *err)
+{
+    enum ag_status status = AG_OK;
+    int64_t dims[2] = {-1, TAYLOR_CURVE};
+    void *data = NULL;
+    if (!ag_h5_exists(file, "curves")) return AG_OK;
+    AG_TRY(ag_h5_read(&data, file, "curves/sample", AG_H5_I64, 1, dims, r->arena, err));
+    r->n_curves = dims[0];
+    if (!(r->curves = AG_ZEROS(r->arena, struct taylor_curve, r->n_curves, err))) return AG_E_MEMORY;
+    for (int64_t i = 0; i < r->n_curves; i++) {
+        r->curves[i].sample = ((const int64_t *)data)[i];
+        if (r->curves[i].sample < 0 || r->curves[i].sample >= r->n_samples)
+            return ag_fail(err, AG_E_FORMAT, "%s: /curves/sample: entry %" PRId64 " is row %" PRId64 " of %" PRId64 " samples", path, i,
+                           r->curves[i].sample, r->n_samples);
+    }
+    for (size_t c = 0; c < COUNT(curve_columns); c++) {
+        AG_TRY(ag_h5_read(&data, file, curve_columns[c].name, AG_H5_F64, 2, dims, r->arena, err));
+        for (int64_t i = 0; i < r->n_curves * TAYLOR_CURVE; i++) {
+            char *curve = (char *)&r->curves[i / TAYLOR_CURVE];
+            memcpy(curve + curve_columns[c].offset + (size_t)(i % TAYLOR_CURVE) * curve_columns[c].stride, (const double *)data + i, sizeof(double));
+        }
+    }
+fail:
+    return status;
+}
+
 enum ag_status taylor_results_read(struct taylor_results **out, const char *path, struct ag_error *err)
 {
     struct taylor_results *r = NULL;
@@ -445,6 +513,7 @@ enum ag_status taylor_results_read(struct taylor_results **out, const char *path
         memcpy((char *)r->summary + arrays[i].offset, &data, sizeof data);
     }
     AG_TRY(read_samples(r, file, path, err));
+    AG_TRY(read_curves(r, file, path, err));
 fail:
     if (ag_h5_close(file, err) != AG_OK && status == AG_OK) status = AG_E_IO;
     if (status == AG_OK) *out = r;

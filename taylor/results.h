@@ -26,6 +26,10 @@
  *                        headline query); q_norm, m, v, a, b, A, c, R, dR, effective, largest f64; lo, hi (rows, 5) for B1..B4, B4x;
  *                        radius, proved (rows, 3) f64, certified (rows, 3) u8; cosine, span (direction fidelity; NaN: missing),
  *                        gradient (|e|), gradient_bound (D_k c)
+ *
+ *  Along a few sampled queries (of the first prompt that has any: taylor_curve_positions), for figures; may be missing:
+ *  /curves/s (33) f64    k / 32; /curves/sample (n) i64: row of /samples; ratio, lo, hi (n, 33) f64: R(s q)/c(s q), NaN where v = 0
+ *                        or c is lost to rounding, and its enclosure by B3 from s m, s^2 v, s a, s b (at most 1; -inf: nothing known)
  */
 #ifndef AG_TAYLOR_RESULTS_H
 #define AG_TAYLOR_RESULTS_H
@@ -101,6 +105,14 @@ struct taylor_share {
     double value, lo, hi;
 };
 
+/* Along one sampled query. */
+enum { TAYLOR_CURVE = 33 };
+struct taylor_curve {
+    int64_t sample; /* row */
+    double ratio[TAYLOR_CURVE];
+    struct taylor_interval bound[TAYLOR_CURVE];
+};
+
 struct taylor_summary {
     double *quantiles;       /* (Ls, H, TAYLOR_QUANTITIES, 7) */
     double *layer_quantiles; /* (Ls, TAYLOR_QUANTITIES, 7) */
@@ -122,6 +134,8 @@ struct taylor_results {
     struct taylor_records *records;   /* (Ls) */
     struct taylor_sample *samples;    /* (n_samples), by layer, prompt, position, head */
     int64_t n_samples;
+    struct taylor_curve *curves;      /* (n_curves), by layer, position, head */
+    int64_t n_curves;
     struct taylor_summary *summary; /* NULL until taylor_fold */
 };
 
@@ -130,8 +144,9 @@ struct taylor_options {
     int64_t r;       /* of direction fidelity; 16 */
     int64_t seed, draws;
     const bool *positions; /* (T packed) --positions: these instead of a draw; NULL: draw */
+    int64_t curves;        /* positions of the first prompt whose curves are kept; 3 */
 };
-#define TAYLOR_OPTIONS_INIT {64, 16, 0, 10000, NULL}
+#define TAYLOR_OPTIONS_INIT {64, 16, 0, 10000, NULL, 3}
 
 /* An empty results object for this source: provenance and shapes copied, counts zero, medians NaN, no samples. */
 enum ag_status taylor_results_new(struct taylor_results **out, const struct ag_source *source,

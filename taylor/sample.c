@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/ops.h"
+#include "taylor/curve.h"
 #include "taylor/state.h"
 
 #define U (DBL_EPSILON / 2)
@@ -44,6 +45,33 @@ int64_t taylor_positions(int64_t *out, int64_t *headline, const struct ag_tokens
     }
     gsl_rng_free(rng);
     return n;
+}
+
+static bool holds(const int64_t *list, int64_t n, int64_t x)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (list[i] == x) return true;
+    return false;
+}
+
+int64_t taylor_curve_positions(int64_t *out, const int64_t *positions, int64_t n, int64_t headline, int64_t most)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n && count < most; i++)
+        if (positions[i] == headline) out[count++] = i;
+    for (int64_t parts = 1; parts < 2 * n && count < most; parts *= 2)
+        for (int64_t k = parts; k >= 1 && count < most; k -= 2) { /* the ends of odd parts are new: n-1, then n/2, then 3n/4, n/4, ... */
+            const int64_t i = (n * k - 1) / parts;
+            if (i < n && !holds(out, count, i)) out[count++] = i;
+            if (parts == 1) break;
+        }
+    for (int64_t i = 1; i < count; i++) /* few: by insertion */
+        for (int64_t k = i; k > 0 && out[k - 1] > out[k]; k--) {
+            const int64_t swap = out[k];
+            out[k] = out[k - 1];
+            out[k - 1] = swap;
+        }
+    return count;
 }
 
 /* ---- one group of query heads --------------------------------------------------------------------------------------- */
@@ -152,7 +180,7 @@ static void direction(struct taylor_sample *out, const struct cloud *cloud, cons
     out->gradient_bound = 2 * cloud->radius * out->c;
 }
 
-bool taylor_sample_group(struct taylor_sample *out, const struct ag_block *block, int64_t g, int64_t t, uint8_t value,
+bool taylor_sample_group(struct taylor_sample *out, struct taylor_curve *curves, const struct ag_block *block, int64_t g, int64_t t, uint8_t value,
                          int64_t r, struct taylor_scratch *s, const struct kern_ops *ops)
 {
     const struct ag_layer_shape *shape = block->shape;
@@ -198,6 +226,7 @@ bool taylor_sample_group(struct taylor_sample *out, const struct ag_block *block
         taylor_enclose(all, &moments, &nearer);
         row->bound[TAYLOR_B4X] = all[TAYLOR_B4];
         taylor_trust_radii(row->radius, s->x, n, &moments, ops);
+        if (curves != NULL) taylor_curve_of(&curves[i], s->x, n, &moments, ops);
         memset(s->read, 0, (size_t)D * sizeof *s->read);
         for (int64_t j = 0; j < n; j++) {
             double p = exp(s->x[j] - moments.A);
