@@ -6,20 +6,10 @@
 
 #include "plots/figure.h"
 
-struct range {
-    double half;     /* the colour range is [-half, half] */
-    const char *how; /* said on the figure */
-};
-
-/* One range for all panels: up to the largest |value|, but not dictated by a few: values over four times the 95th
- * percentile do not count, they are clipped (and counted). */
-static enum ag_status choose_range(struct range *out, const struct plot_choice *choice, struct ag_arena *arena,
+/* One range for all panels. */
+static enum ag_status choose_range(struct plot_range *out, const struct plot_choice *choice, struct ag_arena *arena,
                                    struct ag_error *err) {
     const struct plot_results *r = choice->results;
-    if (choice->range > 0) {
-        *out = (struct range){choice->range, "given"};
-        return AG_OK;
-    }
     double *all = AG_NEW(arena, double, r->Ls * r->H * choice->n_panels, err);
     if (all == NULL) return AG_E_MEMORY;
     int64_t n = 0;
@@ -28,20 +18,7 @@ static enum ag_status choose_range(struct range *out, const struct plot_choice *
         for (int64_t i = 0; i < r->Ls * r->H; i++)
             if (isfinite(values[i]) && i % r->H < r->Hk[i / r->H]) all[n++] = fabs(values[i]);
     }
-    qsort(all, (size_t)n, sizeof all[0], plot_compare_doubles);
-    const double largest = n > 0 ? all[n - 1] : 0, usual = n > 0 ? all[(n - 1) * 95 / 100] : 0;
-    if (n == 0) {
-        *out = (struct range){0.1, "arbitrary: nothing is finite"};
-    } else if (largest == 0) {
-        *out = (struct range){0.1, "arbitrary: every value is 0"};
-    } else if (usual > 0 && largest > 4 * usual) {
-        int64_t last = n - 1;
-        while (all[last] > 4 * usual) last--;
-        *out = (struct range){plot_round_up(all[last]), "the largest |Δμ| up to 4 × its 95th percentile, rounded up"};
-    } else {
-        *out = (struct range){largest < 1e300 ? plot_round_up(largest) : largest, "the largest |Δμ|, rounded up"};
-    }
-    return AG_OK;
+    return plot_choose_range(out, all, n, choice->range, "|Δμ|", arena, err);
 }
 
 struct counts {
@@ -129,7 +106,7 @@ static void panel_notes(FILE *tsv, int panel, const struct plot_choice *choice, 
 enum ag_status plot_write_delta_mu(FILE *tsv, const struct plot_choice *choice, struct ag_arena *arena,
                                    struct ag_error *err) {
     const struct plot_results *r = choice->results;
-    struct range range;
+    struct plot_range range;
     struct ag_buf rows = {0}, note = {0};
     struct counts total = {0}, panel[3] = {{0}};
     enum ag_status status = AG_OK;

@@ -10,6 +10,8 @@
 
 #include "base/block.h"
 #include "base/embed.h"
+#include "geometry/results.h"
+#include "taylor/results.h"
 
 AG_EMBED(plot_style, "plots/style.gp");
 AG_EMBED(script_delta_mu, "plots/delta-mu.gp");
@@ -25,6 +27,11 @@ const struct plot_figure plot_figures[PLOT_FIGURES] = {
     {"spectra", "explained variance by layer, scree by head", script_spectra, script_spectra_end, plot_write_spectra},
     {"rank", "effective rank, participation ratio and stable rank by layer", script_rank, script_rank_end,
      plot_write_rank},
+};
+
+const struct plot_set plot_sets[PLOT_SCHEMAS] = {
+    {GEOM_SCHEMA, "attgeo geometry", plot_figures, PLOT_FIGURES},
+    {TAYLOR_SCHEMA, "attgeo taylor", plot_taylor_figures, PLOT_TAYLOR_FIGURES},
 };
 
 /* ---- Separation by layer ---- */

@@ -1,4 +1,4 @@
-/* plots/results_read.c: the part of a geometry results file that figures show. */
+/* plots/results_read.c: what a results file is, and the part of one of geometry that figures show. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -16,26 +16,38 @@ struct reading {
     struct ag_error *err;
 };
 
-static enum ag_status read_kind(const struct reading *in, const char *path) {
+static enum ag_status read_kind(enum plot_schema *out, hid_t file, const char *path, struct ag_arena *arena,
+                                struct ag_error *err) {
     const char *schema = NULL;
-    if (!ag_h5_has_attribute(in->file, ".", "schema")) {
-        return ag_fail(in->err, AG_E_UNSUPPORTED,
+    if (!ag_h5_has_attribute(file, ".", "schema")) {
+        return ag_fail(err, AG_E_UNSUPPORTED,
                        "%s: an HDF5 file without a schema attribute, so not made by attgeo; expected a results file of "
-                       "`attgeo geometry` or `attgeo probe --reduce geometry`",
+                       "`attgeo geometry`, `attgeo taylor` or `attgeo probe --reduce`",
                        path);
     }
-    enum ag_status status = ag_h5_get_text(&schema, in->file, ".", "schema", in->arena, in->err);
+    enum ag_status status = ag_h5_get_text(&schema, file, ".", "schema", arena, err);
     if (status != AG_OK) return status;
-    if (strcmp(schema, GEOM_SCHEMA) == 0) return AG_OK;
-    if (strncmp(schema, "attgeo-dump-", 12) == 0) {
-        return ag_fail(
-            in->err, AG_E_UNSUPPORTED,
-            "%s: a dump of keys (%.40s), which has no figures; make results of it first: attgeo geometry %s -o "
-            "results.h5",
-            path, schema, path);
+    for (int i = 0; i < PLOT_SCHEMAS; i++) {
+        *out = (enum plot_schema)i;
+        if (strcmp(schema, plot_sets[i].schema) == 0) return AG_OK;
     }
-    return ag_fail(in->err, AG_E_UNSUPPORTED, "%s: schema %.40s; this version draws %s: make the file anew with it",
-                   path, schema, GEOM_SCHEMA);
+    if (strncmp(schema, "attgeo-dump-", 12) == 0) {
+        return ag_fail(err, AG_E_UNSUPPORTED,
+                       "%s: a dump of keys (%.40s), which has no figures; make results of it first: attgeo geometry %s -o "
+                       "results.h5, or attgeo taylor",
+                       path, schema, path);
+    }
+    return ag_fail(err, AG_E_UNSUPPORTED, "%s: schema %.40s; this version draws %s and %s: make the file anew with it",
+                   path, schema, plot_sets[0].schema, plot_sets[1].schema);
+}
+
+enum ag_status plot_schema_of(enum plot_schema *out, const char *path, struct ag_arena *arena, struct ag_error *err) {
+    hid_t file = -1;
+    enum ag_status status = ag_h5_open(&file, path, err);
+    if (status != AG_OK) return status;
+    status = read_kind(out, file, path, arena, err);
+    const enum ag_status closed = ag_h5_close(file, err);
+    return status != AG_OK ? status : closed;
 }
 
 /* A dataset of doubles with exactly these dimensions. */
@@ -158,6 +170,7 @@ static enum ag_status read_all(const struct reading *in, const char *path) {
     enum ag_status status = AG_OK;
     const char *bases = NULL;
     char group[64];
+    enum plot_schema schema;
     const struct {
         const char **out;
         const char *name;
@@ -171,7 +184,9 @@ static enum ag_status read_all(const struct reading *in, const char *path) {
         {&r->version, "version"},
         {&bases, "bases"},
     };
-    AG_TRY(read_kind(in, path));
+    AG_TRY(read_kind(&schema, in->file, path, in->arena, in->err));
+    if (schema != PLOT_GEOMETRY)
+        return ag_fail(in->err, AG_E_UNSUPPORTED, "%s: results of %s; expected those of attgeo geometry", path, plot_sets[schema].made_by);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         AG_TRY(ag_h5_get_text(texts[i].out, in->file, ".", texts[i].name, in->arena, in->err));
     AG_TRY(ag_h5_get_i64(&r->P, in->file, ".", "P", in->err));

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <utf8proc.h>
@@ -137,6 +138,33 @@ double plot_round_up(double value) {
     for (size_t i = 0; i < sizeof nice / sizeof nice[0]; i++)
         if (nice[i] * power >= value * (1 - 1e-12)) return nice[i] * power;
     return 10 * power;
+}
+
+enum ag_status plot_choose_range(struct plot_range *out, double *magnitudes, int64_t n, double given, const char *what,
+                                 struct ag_arena *arena, struct ag_error *err) {
+    char how[160];
+    qsort(magnitudes, (size_t)n, sizeof magnitudes[0], plot_compare_doubles);
+    const double largest = n > 0 ? magnitudes[n - 1] : 0, usual = n > 0 ? magnitudes[(n - 1) * 95 / 100] : 0;
+    if (given > 0) {
+        out->half = given;
+        snprintf(how, sizeof how, "given");
+    } else if (n == 0) {
+        out->half = 0.1;
+        snprintf(how, sizeof how, "arbitrary: nothing is finite");
+    } else if (largest == 0) {
+        out->half = 0.1;
+        snprintf(how, sizeof how, "arbitrary: every value is 0");
+    } else if (usual > 0 && largest > 4 * usual) {
+        int64_t last = n - 1;
+        while (magnitudes[last] > 4 * usual) last--;
+        out->half = plot_round_up(magnitudes[last]);
+        snprintf(how, sizeof how, "the largest %s up to 4 × its 95th percentile, rounded up", what);
+    } else {
+        out->half = largest < 1e300 ? plot_round_up(largest) : largest;
+        snprintf(how, sizeof how, "the largest %s, rounded up", what);
+    }
+    out->how = ag_arena_text(arena, how, strlen(how), err);
+    return out->how != NULL ? AG_OK : AG_E_MEMORY;
 }
 
 struct plot_axis plot_nice_axis(double lo, double hi, bool unit_interval) {
