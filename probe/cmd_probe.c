@@ -10,23 +10,25 @@
 #include "geometry/report.h"
 #include "probe/select.h"
 #include "probe/tee.h"
+#include "taylor/reducer.h"
+#include "taylor/report.h"
 
 enum { WHAT_KEYS = 1, WHAT_QUERIES = 2, WHAT_VALUES = 4 };
-enum { REDUCE_GEOMETRY };
+enum { REDUCE_GEOMETRY, REDUCE_TAYLOR };
 #define TAP_LAST AG_TAP_COUNT
 static const char *const tap_choices[] = {"proj", "conv", "norm", "rope", "last", NULL};
 static const char *const what_choices[] = {"keys", "queries", "values", NULL};
-static const char *const reducer_names[] = {"geometry", NULL};
+static const char *const reducer_names[] = {"geometry", "taylor", NULL};
 
 struct probe_options {
     uint64_t taps, what, reduce, bases;
     const char *dump, *layers, *heads, *positions, *shard, *memory;
     int tap, store;
     bool compress, resume, no_special, no_score, dry_run, bare;
-    int64_t r, skip, draws;
+    int64_t r, skip, draws, queries; /* queries -1: not given */
 };
 static const struct probe_options defaults = {
-    .taps = 1 << TAP_LAST, .what = WHAT_KEYS | WHAT_QUERIES, .tap = TAP_LAST, .r = 16, .draws = 10000};
+    .taps = 1 << TAP_LAST, .what = WHAT_KEYS | WHAT_QUERIES, .tap = TAP_LAST, .r = 16, .draws = 10000, .queries = -1};
 
 #define FIELD(name) offsetof(struct probe_options, name)
 static const struct ag_option options[] = {
@@ -60,14 +62,17 @@ static const struct ag_option options[] = {
     {"dump", 0, AG_OPT_TEXT, FIELD(dump), "PATH", "With --reduce: write a dump too.", NULL, 0, 0},
     {"tap", 0, AG_OPT_CHOICE, FIELD(tap), "TAP", "The tap that reducers see. Default last.", tap_choices, 0, 0},
     {"r", 'r', AG_OPT_INT, FIELD(r), "N",
-     "geometry: leading axes of the covariance that alignment is measured with. Default 16.", NULL, 1, 1024},
+     "geometry, taylor: leading axes of the covariance that keys or directions are compared with. Default 16.", NULL, 1, 1024},
     {"skip", 0, AG_OPT_INT, FIELD(skip), "N", "geometry: tokens left out at the start of every prompt. Default 0.",
      NULL, 0, 1e9},
-    {"draws", 0, AG_OPT_INT, FIELD(draws), "N", "geometry: bootstrap draws. Default 10000.", NULL, 100, 1e7},
+    {"draws", 0, AG_OPT_INT, FIELD(draws), "N", "geometry, taylor: bootstrap draws. Default 10000.", NULL, 100, 1e7},
     {"basis", 0, AG_OPT_SET, FIELD(bases), "LIST",
      "geometry: which keys mean and axes come from. prompt and haystack are always computed; with pooled the pass runs "
      "twice. Default prompt,haystack.",
      geom_basis_names, 0, 0},
+    {"queries", 0, AG_OPT_INT, FIELD(queries), "N",
+     "taylor: positions of each prompt that are looked at in full, drawn from the seed and the prompt's id. Default 64.",
+     NULL, 0, 1e9},
     {"no-special", 0, AG_OPT_FLAG, FIELD(no_special), NULL,
      "Encode the text alone: no BOS or EOS, special strings are plain text.", NULL, 0, 0},
     {"no-score", 0, AG_OPT_FLAG, FIELD(no_score), NULL,
@@ -102,6 +107,7 @@ struct probe {
     const char *dump_path;
     struct dump_options dump;
     struct geom_options geometry;
+    struct taylor_options taylor;
     struct forward_request request;
     struct forward_plan plan;
     int64_t reducer_bytes, rounding_bytes, dump_bytes;
@@ -156,6 +162,12 @@ static enum ag_status check_options(struct probe *p) {
                                            : NULL;
         if (wrong) return ag_fail(err, AG_E_USAGE, "%s is about a dump, and none is written; add --dump PATH", wrong);
     }
+    const bool geometry = o->reduce >> REDUCE_GEOMETRY & 1, taylor = o->reduce >> REDUCE_TAYLOR & 1;
+    if ((pooled(p) || o->skip > 0) && !geometry)
+        return ag_fail(err, AG_E_USAGE, "%s is about geometry; expected --reduce geometry with it",
+                       pooled(p) ? "--basis" : "--skip");
+    if (o->queries >= 0 && !taylor)
+        return ag_fail(err, AG_E_USAGE, "--queries is about taylor; expected --reduce taylor with it");
     if (!o->taps || !o->what) return ag_fail(err, AG_E_USAGE, "--taps and --what may not be empty");
     if ((o->positions || o->heads) && !(o->what & (WHAT_QUERIES | WHAT_VALUES)))
         return ag_fail(err, AG_E_USAGE, "%s limits queries and values, and --what has neither",
@@ -303,10 +315,22 @@ static void make_requests(struct probe *p) {
     }
 }
 
+/* Geometry comes first: the second pass of its pooled basis is its alone. */
 static enum ag_status make_reducers(struct probe *p) {
-    if (!(p->o->reduce >> REDUCE_GEOMETRY & 1)) return AG_OK;
-    p->geometry = (struct geom_options){p->o->r, p->o->skip, p->run->common.seed, p->o->draws, pooled(p)};
-    return geom_reducer_new(&p->tee.reducers[p->tee.n_reducers++], &p->geometry, p->ops, p->run->log, p->run->err);
+    enum ag_status status = AG_OK;
+    const struct probe_options *o = p->o;
+    const struct ag_run *run = p->run;
+    struct tee *tee = &p->tee;
+    if (o->reduce >> REDUCE_GEOMETRY & 1) {
+        p->geometry = (struct geom_options){o->r, o->skip, run->common.seed, o->draws, pooled(p)};
+        AG_TRY(geom_reducer_new(&tee->reducers[tee->n_reducers++], &p->geometry, p->ops, run->log, run->err));
+    }
+    if (o->reduce >> REDUCE_TAYLOR & 1) {
+        p->taylor = (struct taylor_options){o->queries >= 0 ? o->queries : 64, o->r, run->common.seed, o->draws, NULL};
+        AG_TRY(taylor_reducer_new(&tee->reducers[tee->n_reducers++], &p->taylor, p->ops, run->log, run->err));
+    }
+fail:
+    return status;
 }
 
 static enum ag_status make_plan(struct probe *p) {
@@ -337,7 +361,7 @@ static enum ag_status make_plan(struct probe *p) {
         int64_t most = 0;
         for (int64_t l = 0; l < p->model->L; l++) {
             const struct ag_layer_shape *s = &p->model->shapes[l];
-            int64_t row = s->Hk * s->D;
+            int64_t row = s->Hk * s->D + (p->request.queries ? s->Hq * s->D : 0) + (p->request.values ? s->Hk * s->Dv : 0);
             most = row > most ? row : most;
         }
         p->rounding_bytes = 4 * most * p->plan.group_tokens;
@@ -404,6 +428,7 @@ static enum ag_status pass(struct probe *p) {
         struct forward_request again = p->request;
         struct dump_writer *dump = p->tee.dump;
         struct score *score = p->tee.score;
+        const int reducers = p->tee.n_reducers;
         again.taps = 1u << p->tee.tap;
         again.queries = again.values = false;
         again.logits = FORWARD_LOGITS_NONE;
@@ -411,9 +436,11 @@ static enum ag_status pass(struct probe *p) {
         AG_TRY(forward_plan(&p->plan, &again, err));
         p->tee.dump = NULL;
         p->tee.score = NULL;
+        p->tee.n_reducers = 1; /* the others have seen everything */
         status = forward_run(&again, &p->plan, &sink, err);
         p->tee.dump = dump;
         p->tee.score = score;
+        p->tee.n_reducers = reducers;
     }
 fail:
     p->seconds = ag_now() - start;
@@ -525,6 +552,8 @@ static enum ag_status report(const struct probe *p, struct ag_buf *out) {
                              ag_tap_names[p->tee.tap]));
         if (strcmp(p->tee.reducers[r]->class_->name, "geometry") == 0)
             AG_TRY(geom_report(out, geom_reducer_results(p->tee.reducers[r]), err));
+        else
+            AG_TRY(taylor_report(out, taylor_reducer_results(p->tee.reducers[r]), err));
     }
 fail:
     return status;
@@ -584,13 +613,14 @@ const struct ag_command command_probe = {
         "Without --reduce they go into the dump -o, an HDF5 file that explains itself (h5dump -A; read by h5py as it "
         "is; the schema is in probe/dump.h). It is written as OUTPUT.part and renamed when whole; a run that was "
         "stopped or killed continues with --resume.\n\n"
-        "With --reduce geometry the results of attgeo geometry are computed during the pass and nothing raw is "
+        "With --reduce the results of attgeo geometry and attgeo taylor are computed during the pass and nothing raw is "
         "written: dumping is for samples, reducing is for scale. Answers in PROMPTS are appended (teacher forcing) and "
         "scored: retrieved means that greedy decoding would have said exactly the answer.\n\n"
         "Taps, in the order of the pass: proj (after the projection and its bias), conv (after a short convolution), "
         "norm (after QK-norm), rope (after the rotary embedding). A stage that the model lacks equals the one before.",
     .examples = "attgeo probe data/sample/softmax data/sample/prompts.jsonl -o build/dump.h5 --taps proj,rope\n"
                 "attgeo probe data/sample/softmax data/sample/prompts.jsonl --reduce geometry -o build/geometry.h5\n"
+                "attgeo probe data/sample/softmax data/sample/prompts.jsonl --reduce geometry,taylor -o build/results\n"
                 "attgeo probe data/sample/softmax data/sample/prompts.jsonl --dry-run",
     .options = options,
     .n_options = sizeof options / sizeof options[0],

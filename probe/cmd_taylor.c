@@ -38,11 +38,10 @@ static const struct ag_option options[] = {
     {"draws", 0, AG_OPT_INT, FIELD(draws), "N", "Bootstrap draws of the intervals. Default 10000.", NULL, 100, 10000000},
 };
 
-/* The report on stdout, and as JSON where asked. */
-static enum ag_status publish(const struct ag_run *run, const struct taylor_results *results, const char *json)
+/* The report on stdout, and as JSON into the file begun before the work (NULL: not asked for). */
+static enum ag_status publish(const struct ag_run *run, const struct taylor_results *results, struct ag_out *json)
 {
     struct ag_buf text = {0};
-    struct ag_out out;
     enum ag_status status = AG_OK;
     AG_TRY(taylor_report(&text, results, run->err));
     if (fwrite(text.data, 1, text.size, run->out) != text.size)
@@ -50,27 +49,24 @@ static enum ag_status publish(const struct ag_run *run, const struct taylor_resu
     if (json != NULL) {
         ag_buf_free(&text);
         AG_TRY(taylor_report_json(&text, results, run->err));
-        AG_TRY(ag_out_begin(&out, json, run->common.force, run->err));
-        fwrite(text.data, 1, text.size, out.stream); /* commit notices what fails */
-        AG_TRY(ag_out_commit(&out, run->err));
+        fwrite(text.data, 1, text.size, json->stream); /* commit notices what fails */
     }
 fail:
     ag_buf_free(&text);
     return status;
 }
 
-static enum ag_status report_file(struct ag_run *run)
+static enum ag_status report_file(const struct ag_run *run, struct ag_out *json)
 {
-    const struct taylor_command_options *o = run->options;
     struct taylor_results *results;
     enum ag_status status = taylor_results_read(&results, run->arguments[0], run->err);
     if (status != AG_OK) return status;
-    status = publish(run, results, o->json);
+    status = publish(run, results, json);
     taylor_results_free(results);
     return status;
 }
 
-static enum ag_status run_taylor(struct ag_run *run)
+static enum ag_status compute(const struct ag_run *run, struct ag_out *json)
 {
     const struct taylor_command_options *o = run->options;
     struct ag_error *err = run->err;
@@ -79,11 +75,6 @@ static enum ag_status run_taylor(struct ag_run *run)
     struct ag_reducer *reducer = NULL;
     const struct kern_ops *ops;
     struct taylor_options reducing = {o->queries, o->r, run->common.seed, o->draws, NULL, o->curves};
-    if (o->report) {
-        if (run->common.output != NULL)
-            return ag_fail(err, AG_E_USAGE, "-o does not go with --report, which computes nothing; --json PATH writes the numbers");
-        return report_file(run);
-    }
     AG_TRY(kern_backend(&ops, (enum ag_backend)run->common.backend, err));
     kern_set_threads(run->common.threads);
     AG_TRY(over_dump_open(&over, run, o->tap, o->layers));
@@ -97,10 +88,29 @@ static enum ag_status run_taylor(struct ag_run *run)
     AG_TRY(over_dump_begin(&over, reducer, err));
     AG_TRY(over_dump_pass(&over, reducer, "taylor", run->log, err));
     AG_TRY(reducer->class_->finish(reducer, run->common.output, run->common.force, err));
-    AG_TRY(publish(run, taylor_reducer_results(reducer), o->json));
+    AG_TRY(publish(run, taylor_reducer_results(reducer), json));
 fail:
     if (reducer != NULL) reducer->class_->free(reducer);
     over_dump_close(&over);
+    return status;
+}
+
+static enum ag_status run_taylor(struct ag_run *run)
+{
+    const struct taylor_command_options *o = run->options;
+    struct ag_out out;
+    struct ag_out *json = o->json != NULL ? &out : NULL;
+    enum ag_status status;
+    if (o->report && run->common.output != NULL)
+        return ag_fail(run->err, AG_E_USAGE, "-o does not go with --report, which computes nothing; --json PATH writes the numbers");
+    if (json != NULL) { /* before the work, not after it */
+        status = ag_out_begin(json, o->json, run->common.force, run->err);
+        if (status != AG_OK) return status;
+    }
+    status = o->report ? report_file(run, json) : compute(run, json);
+    if (json == NULL) return status;
+    if (status == AG_OK) return ag_out_commit(json, run->err);
+    ag_out_discard(json);
     return status;
 }
 
