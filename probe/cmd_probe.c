@@ -326,7 +326,7 @@ static enum ag_status make_reducers(struct probe *p) {
         AG_TRY(geom_reducer_new(&tee->reducers[tee->n_reducers++], &p->geometry, p->ops, run->log, run->err));
     }
     if (o->reduce >> REDUCE_TAYLOR & 1) {
-        p->taylor = (struct taylor_options){o->queries >= 0 ? o->queries : 64, o->r, run->common.seed, o->draws, NULL};
+        p->taylor = (struct taylor_options){o->queries >= 0 ? o->queries : 64, o->r, run->common.seed, o->draws, NULL, 3};
         AG_TRY(taylor_reducer_new(&tee->reducers[tee->n_reducers++], &p->taylor, p->ops, run->log, run->err));
     }
 fail:

@@ -49,6 +49,8 @@ static void same_results(const char *a, const char *b) {
         same("density", x->records[l].density, y->records[l].density, TAYLOR_DENSITY * TAYLOR_DENSITY * 8, b);
     }
     same("samples", x->samples, y->samples, x->n_samples * (int64_t)sizeof *x->samples, b);
+    assert_int_equal(x->n_curves, y->n_curves);
+    same("curves", x->curves, y->curves, x->n_curves * (int64_t)sizeof *x->curves, b);
     same("quantiles", x->summary->quantiles, y->summary->quantiles, Ls * H * Q * 8, b);
     same("layer quantiles", x->summary->layer_quantiles, y->summary->layer_quantiles, Ls * Q * 8, b);
     same("model quantiles", x->summary->model_quantiles, y->summary->model_quantiles, Q * 8, b);
