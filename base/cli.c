@@ -383,6 +383,8 @@ int ag_cli_main(int argc, char **argv, const struct ag_command *const *commands,
     }
     if (status == AG_OK && (fflush(out) != 0 || ferror(out)))
         status = ag_fail(&err, AG_E_IO, "standard output could not be written whole (%s)", strerror(errno));
+    for (char *c = err.text; *c != '\0'; c++) /* names from hostile files must not steer the terminal */
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     if (status != AG_OK)
         fprintf(err_stream, "%sattgeo: %s\n", log.terminal ? "\r\033[K" : "",
                 err.status == AG_OK ? ag_status_name(status) : err.text);

@@ -196,6 +196,8 @@ static void option_tables(void **state) {
     assert_int_equal(CLI("attgeo", "example", "x", "-c"), 2);
     assert_non_null(strstr(said, "needs a value"));
     assert_int_equal(CLI("attgeo"), 2);
+    assert_int_equal(CLI("attgeo", "example", "x", "--kind", "b\x1b[31m\nd"), 2);
+    assert_non_null(strstr(said, "b?[31m?d"));
 }
 
 static void manual_is_current(void **state) {
