@@ -60,11 +60,7 @@ do for [p = 1:panels] {
         set cbtics scale 0.4 () font small
         do for [e = 0:floor((most > 1 ? log10(most) : 1) + 1e-9)] { set cbtics add (power(e) e) }
         set label at screen X/W, 1 - (top - 5.0)/H "queries" font small textcolor rgb ink
-        do for [k = 1:3] { # which line is which: beneath the colours
-            Y = top + bar + 26.0 + 12*k
-            set arrow from screen X/W, screen 1 - Y/H to screen (X + 18)/W, screen 1 - Y/H nohead lw 0.8 dt eps_dash[k] lc rgb ink
-            set label at screen (X + 22)/W, 1 - Y/H sprintf("%g", eps[k]) font small textcolor rgb ink
-        }
+        do for [k = 1:3] { set label at screen (X + 22)/W, 1 - (top + bar + 26.0 + 12*k)/H sprintf("%g", eps[k]) font small textcolor rgb ink }
         set label at screen X/W, 1 - (top + bar + 26.0)/H "|R| / c" font small textcolor rgb ink
     }
     if (field(sprintf("empty%d", p)) ne "") { set label at graph 0.5, 0.62 field(sprintf("empty%d", p)) center font tic textcolor rgb faint }
@@ -73,7 +69,17 @@ do for [p = 1:panels] {
         for [k = 1:3] log(eps[k])/octave with lines lw 1.8 lc rgb "#99ffffff", \
         for [k = 1:3] log(eps[k])/octave with lines lw 0.7 dt eps_dash[k] lc rgb ink
     unset label
-    unset arrow
     unset colorbox
 }
+# Which line is which, as a panel of its own: gnuplot's SVG gives all dashed arrows the last one's dashes.
+set lmargin at screen X/W; set rmargin at screen (X + 18)/W
+set tmargin at screen 1 - (top + bar + 30.0)/H; set bmargin at screen 1 - (top + bar + 66.0)/H
+set border 0
+unset xtics
+unset ytics
+unset xlabel
+unset ylabel
+set xrange [0:1]
+set yrange [36:0]
+plot for [k = 1:3] 12*k - 4 with lines lw 0.8 dt eps_dash[k] lc rgb ink
 unset multiplot

@@ -21,7 +21,7 @@ power(e) = (e < 0) ? "10⁻" . digits(-e) : (e == 0) ? "1" : (e == 1) ? "10" : "
 set multiplot
 eval frame
 last = (n > 0) ? n : 1
-half = (n <= 60) ? 0.4 : 0.56 # many: neighbours overlap by a hair, so that no seam shows
+half = (n <= 60) ? 0.4 : 0.53 # many: neighbours overlap by a hair, so that no seam shows
 set xrange [0.5:last + 0.5]
 set yrange [-end - 2*strip:end + 2*strip]
 first_e = floor(log10(linear) + 0.5)
@@ -58,7 +58,7 @@ do for [p = 1:panels] {
         "" index p - 1 using 2:(0):($2 - half):($2 + half):(signed($15)):(signed($16)) with boxxyerror fillstyle solid 1 noborder fc rgb "#6f93ba", \
         0 with lines lw 0.5 lc rgb "white", \
         end with lines lw 0.3 lc rgb faint, -end with lines lw 0.3 lc rgb faint, \
-        table index p - 1 using 2:(signed($10)) with points pt 7 ps (n <= 60 ? 0.26 : 0.11)*enlarge lc rgb "#111111"
+        table index p - 1 using 2:(signed($10)) with points pt 7 ps (n <= 60 ? 0.24 : 0.14)*enlarge lc rgb "#111111"
     unset label
 }
 unset multiplot

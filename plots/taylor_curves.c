@@ -176,16 +176,17 @@ enum ag_status plot_write_taylor_orders(FILE *tsv, const struct plot_choice *cho
     }
     AG_TRY(plot_rows_end(&rows, err));
     AG_TRY(plot_taylor_header(tsv, "taylor-orders", "Error of the expansion by order", "", choice, arena, err));
-    plot_header(tsv, "panels", "2");
+    plot_header(tsv, "panels", "3");
     plot_header(tsv, "panel1", "by order: the model, and each layer's median");
-    plot_header(tsv, "panel2", "by layer: median and quartiles");
+    plot_header(tsv, "panel2", "by layer: medians");
+    plot_header(tsv, "panel3", "by layer: median and quartiles");
     plot_header(tsv, "orders", "%d", TAYLOR_ORDERS);
     plot_header(tsv, "y_min", "%.9g", axis.min);
     plot_header(tsv, "y_max", "%.9g", axis.max);
     if (!any) plot_header(tsv, "panel1_empty1", "no positive finite error");
     if (!any) plot_header(tsv, "panel2_empty1", "no positive finite error");
     plot_header(tsv, "note1", "Aₙ: cumulant expansion of the log-partition at q = 0 up to order n; A₁ is a linear read, A₂ the second-order model Q (|A − A₂| = |R|).");
-    plot_header(tsv, "note2", "All causal queries. Left: median (line) and quartiles (bars) of the model; thin lines: layers' medians, light to dark with depth.");
+    plot_header(tsv, "note2", "All causal queries. Left: median (line) and quartiles (bars) of the model; thin lines: layers, light to dark with depth.");
     plot_header(tsv, "note3", "Of %" PRId64 " layer medians: %" PRId64 " missing, %" PRId64 " are 0 or below 2⁻⁴⁰ (at the lower end), %" PRId64 " above 2²⁴ (at the upper end).",
                 axis.points, axis.missing, axis.floored, axis.infinite);
     fputs("scope\torder\tq25\tmedian\tq75\tdrawn25\tdrawn\tdrawn75\talone\n", tsv);

@@ -6,7 +6,7 @@
 
 #include "plots/taylor_figure.h"
 
-enum { MOST_QUERIES = 400 };
+enum { MOST_QUERIES = 120 }; /* more than that and a bar is thinner than a printed line */
 static const char *const bound_names[TAYLOR_SAMPLE_BOUNDS] = {"B1", "B2", "B3", "B4", "B4x"};
 static const char *const bound_about[TAYLOR_SAMPLE_BOUNDS] = {"Lagrange", "self-concordant", "Chebyshev-Markov", "constant state", "exact radius"};
 
@@ -47,9 +47,19 @@ static double drawn_end(double x, const struct axis *axis, int *state) {
     return fmin(fmax(x, -axis->most), axis->most);
 }
 
+/* What is counted of one bound: of all the head's sampled queries, and of those drawn. */
 struct summary {
-    int64_t below, above, clipped, sign, n_width;
+    int64_t below, above, sign;
+    int64_t infinite, clipped;
 };
+
+static void count_bound(struct summary *s, int k, const struct taylor_sample *const *rows, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        s->below += isinf(rows[i]->bound[k].lo);
+        s->above += isinf(rows[i]->bound[k].hi);
+        s->sign += rows[i]->bound[k].lo > 0 || rows[i]->bound[k].hi < 0;
+    }
+}
 
 static void write_bound(FILE *tsv, int k, const struct taylor_sample *const *rows, int64_t n, const struct axis *axis,
                         struct summary *s) {
@@ -57,10 +67,8 @@ static void write_bound(FILE *tsv, int k, const struct taylor_sample *const *row
         const struct taylor_sample *row = rows[i];
         int lo_state, hi_state, none;
         const double lo = drawn_end(row->bound[k].lo, axis, &lo_state), hi = drawn_end(row->bound[k].hi, axis, &hi_state);
-        s->below += lo_state == 2;
-        s->above += hi_state == 2;
-        s->clipped += abs(lo_state) == 1 || abs(hi_state) == 1;
-        s->sign += row->bound[k].lo > 0 || row->bound[k].hi < 0;
+        s->infinite += (lo_state == 2) + (hi_state == 2);
+        s->clipped += (abs(lo_state) == 1) + (abs(hi_state) == 1);
         fprintf(tsv, "%s\t%" PRId64 "\t%" PRId64 "\t%" PRId64 "\t%s\t%d", bound_names[k], i + 1, row->prompt, row->position, ag_role_names[row->role < AG_ROLE_COUNT ? row->role : AG_ROLE_SPECIAL], row->value);
         plot_cell(tsv, row->R);
         plot_cell(tsv, row->bound[k].lo);
@@ -103,7 +111,7 @@ enum ag_status plot_write_taylor_ladder(FILE *tsv, const struct plot_choice *cho
     const struct taylor_results *r = choice->taylor;
     const struct taylor_sample **rows = AG_NEW(arena, const struct taylor_sample *, r->n_samples, err);
     double *scratch = AG_NEW(arena, double, r->n_samples, err);
-    struct plot_rows table = {NULL, NULL, 0};
+    struct plot_rows table = {NULL, NULL, 0}, headings = {NULL, NULL, 0};
     struct summary s[TAYLOR_SAMPLE_BOUNDS] = {{0}};
     int64_t all = 0, n = 0, missing = 0, infinite = 0, clipped = 0;
     char besides[96];
@@ -115,6 +123,12 @@ enum ag_status plot_write_taylor_ladder(FILE *tsv, const struct plot_choice *cho
         else missing++;
     }
     qsort(rows, (size_t)all, sizeof rows[0], by_R);
+    AG_TRY(plot_rows_begin(&headings, err));
+    for (int k = 0; k < TAYLOR_SAMPLE_BOUNDS; k++) {
+        count_bound(&s[k], k, rows, all);
+        write_heading(headings.stream, k, rows, all, &s[k], scratch);
+    }
+    AG_TRY(plot_rows_end(&headings, err));
     n = all < MOST_QUERIES ? all : MOST_QUERIES;
     for (int64_t i = 0; i < n && n < all; i++) rows[i] = rows[i * (all - 1) / (n - 1)]; /* i <= its source: in place */
     const struct axis axis = choose_axis(rows, n, scratch);
@@ -122,7 +136,7 @@ enum ag_status plot_write_taylor_ladder(FILE *tsv, const struct plot_choice *cho
     for (int k = 0; k < TAYLOR_SAMPLE_BOUNDS; k++) {
         if (k > 0) fputs("\n\n", table.stream);
         write_bound(table.stream, k, rows, n, &axis, &s[k]);
-        infinite += s[k].below + s[k].above;
+        infinite += s[k].infinite;
         clipped += s[k].clipped;
     }
     AG_TRY(plot_rows_end(&table, err));
@@ -131,24 +145,27 @@ enum ag_status plot_write_taylor_ladder(FILE *tsv, const struct plot_choice *cho
     plot_header(tsv, "layer", "%" PRId64, choice->layer);
     plot_header(tsv, "head", "%" PRId64, choice->head);
     plot_header(tsv, "panels", "%d", TAYLOR_SAMPLE_BOUNDS);
-    for (int k = 0; k < TAYLOR_SAMPLE_BOUNDS; k++) write_heading(tsv, k, rows, n, &s[k], scratch);
+    fwrite(headings.text, 1, headings.size, tsv);
     if (n == 0) for (int k = 0; k < TAYLOR_SAMPLE_BOUNDS; k++) plot_header_n(tsv, "empty", k + 1, "no sampled query");
     plot_header(tsv, "n", "%" PRId64, n);
     plot_header(tsv, "linear", "%.9g", axis.linear);
     plot_header(tsv, "most", "%.9g", axis.most);
     const int64_t slot = plot_taylor_slot(r, choice->layer);
     const double share = slot < 0 ? NAN : r->summary->share[(slot * r->H + choice->head) * TAYLOR_COUNTS + TAYLOR_N_EPS_1];
-    plot_header(tsv, "note1", "Dots: the exact R of each sampled query, in ascending order; light: the panel's enclosure; dark: B3, the tightest from mean, variance and extremes.");
+    plot_header(tsv, "note1", "Dots: the exact R of each sampled query, in ascending order; light: the panel's enclosure; dark: B3, the tightest of all that know only m, v, a, b.");
     plot_header(tsv, "note2", "B1 to B3 need the logits; B4 only what an O(1)-memory state carries%s; B4x every key, but not the logits.",
                 slot >= 0 && r->window[slot] > 0 ? " (missing here: no such state carries a window)" : "");
-    plot_header(tsv, "note3", "Axis: linear within ±%g, logarithmic beyond (sign(y) log₁₀(1 + |y|/%g)). Infinite ends reach into the strips ±∞: %" PRId64 "; enclosures clipped at ±%g: %" PRId64 ".",
-                axis.linear, axis.linear, infinite, axis.most, clipped);
-    if (isnan(share)) plot_header(tsv, "note4", "%" PRId64 " of the head's %" PRId64 " sampled queries (R not finite: %" PRId64 ").", n, all + missing, missing);
-    else plot_header(tsv, "note4", "%s head (%.0f %% of its queries have |R| ≤ 0.5 c); %" PRId64 " of its %" PRId64 " sampled queries are drawn (R not finite: %" PRId64 ").",
-                choice->head_given ? "The chosen" : "The median", 100 * share, n, all + missing, missing);
+    plot_header(tsv, "note3", "Axis: sign(y) log₁₀(1 + |y|/%g), so linear near 0. Drawn ends that are infinite (grey, in the strips ±∞): %" PRId64 "; clipped at ±%g: %" PRId64 ".",
+                axis.linear, infinite, axis.most, clipped);
+    char which[96] = "The head";
+    if (!isnan(share)) snprintf(which, sizeof which, "%s head (|R| ≤ 0.5 c at %.0f %% of its queries)", choice->head_given ? "The chosen" : "The median", 100 * share);
+    plot_header(tsv, "note4", "%s: %" PRId64 " of its %" PRId64 " sampled queries are drawn%s; R is not finite at %" PRId64 ".", which, n, all + missing,
+                n < all ? ", evenly spaced in rank" : "", missing);
+    plot_header(tsv, "note5", "Headings are of all its sampled queries (width, sign: of those with v > 0).");
     fputs("bound\trank\tprompt\tposition\trole\tvalue\tR\tlo\thi\tdrawn_R\tdrawn_lo\tdrawn_hi\tlo_state\thi_state\tdrawn_b3_lo\tdrawn_b3_hi\n", tsv);
     fwrite(table.text, 1, table.size, tsv);
 fail:
     plot_rows_free(&table);
+    plot_rows_free(&headings);
     return status;
 }
