@@ -55,8 +55,8 @@ struct summary {
 
 static void count_bound(struct summary *s, int k, const struct taylor_sample *const *rows, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        s->below += isinf(rows[i]->bound[k].lo);
-        s->above += isinf(rows[i]->bound[k].hi);
+        s->below += isinf(rows[i]->bound[k].lo) != 0; /* glibc: -1 for minus infinity */
+        s->above += isinf(rows[i]->bound[k].hi) != 0;
         s->sign += rows[i]->bound[k].lo > 0 || rows[i]->bound[k].hi < 0;
     }
 }

@@ -59,11 +59,10 @@ int64_t taylor_curve_positions(int64_t *out, const int64_t *positions, int64_t n
     int64_t count = 0;
     for (int64_t i = 0; i < n && count < most; i++)
         if (positions[i] == headline) out[count++] = i;
-    for (int64_t parts = 1; parts < 2 * n && count < most; parts *= 2)
-        for (int64_t k = parts; k >= 1 && count < most; k -= 2) { /* the ends of odd parts are new: n-1, then n/2, then 3n/4, n/4, ... */
-            const int64_t i = (n * k - 1) / parts;
-            if (i < n && !holds(out, count, i)) out[count++] = i;
-            if (parts == 1) break;
+    for (int64_t parts = 1; parts < 4 * n && count < most; parts *= 2) /* steps of half an index at the end: every one is met */
+        for (int64_t k = parts > 1 ? parts - 1 : 1; k >= 1 && count < most; k -= 2) { /* odd parts end where none did before */
+            const int64_t i = n * k > parts ? (n * k - 1) / parts : 0;
+            if (!holds(out, count, i)) out[count++] = i;
         }
     for (int64_t i = 1; i < count; i++) /* few: by insertion */
         for (int64_t k = i; k > 0 && out[k - 1] > out[k]; k--) {
