@@ -28,6 +28,7 @@ struct kern_tile {
 
 /* Widest head (D, Dv) that attention takes; the model reader refuses more. */
 #define KERN_HEAD_MAX 512
+#define KERN_LOGIT_MAX 0x1p30 /* logits of this size and more are not computed with */
 /* Most KV heads of a layer that the kernels take (the reader refuses more by name). */
 #define KERN_HEADS_MAX 1024
 
@@ -103,7 +104,7 @@ struct kern_ops {
 
     /* out (Hq, T): the moments of the logits scale * k_j . q_t over the keys that causal attention sees at t (window as in
      * attention), for one prompt; query head a uses KV head a / (Hq / Hk). Double throughout, memory linear in T. Keys and
-     * queries must be finite. */
+     * queries must be finite; a query with a logit of KERN_LOGIT_MAX or more gets A = NaN. */
     void (*logit_moments)(struct kern_logit_moments *out, const float *keys, const float *queries, int64_t T, int64_t Hq,
                           int64_t Hk, int64_t D, int64_t key_head_stride, int64_t key_token_stride,
                           int64_t query_head_stride, int64_t query_token_stride, double scale, int64_t window);

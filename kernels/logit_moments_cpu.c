@@ -150,15 +150,17 @@ static void finish(struct kern_logit_moments *out, const struct strip *w, int i,
      * eta: the query times scale rounds once, the dot product D times: (D + 1) u |q| |k|.
      * eps: as in kern_logit_moments_row, |x_j - centre - y_j| <= eta + u |y_j|.
      * m: mean eps, n u mean |y| (mean |y| <= sqrt q2), division, addition.
-     * v: 2 eps sd + eps^2; squares 1, sum n, division 1; d carries n u sqrt q2, so d^2 moves by 2 |d| n u sqrt q2 + ...
+     * v: 2 eps sd + eps^2 (sd of the y_j: at most sqrt(v + its rounding)); squares 1, sum n, division 1; d carries n u sqrt q2, so d^2 moves by 2 |d| n u sqrt q2 + ...
      * A: eta; exp 4u and scaling 0; sum n u; log 1 + |log|; K log 2: 2u |shift|; addition. Terms kept at 2^-1022 instead of
      *    less: far below u. */
     const double n = BLOCK + 4, root = sqrt(q2), widest = fmax(fabs(a - centre), fabs(b - centre));
-    double eta = up((double)(D + 2) * U * size, 8), eps = up(eta + U * widest, 8), sd = sqrt(v);
+    const double rounding = U * ((n + 4) * q2 + 2 * (n + 2) * fabs(d) * root + 4 * d * d + 2 * v);
+    double eta = up((double)(D + 2) * U * size, 8), eps = up(eta + U * widest, 8), sd = up(sqrt(v + rounding), 8);
     out->dab = eta;
     out->dm = up(eps + U * ((n + 2) * root + 2 * fabs(d) + 2 * fabs(out->m)), 16) + 1e-320;
-    out->dv = up(eps * (2 * sd + eps) + U * ((n + 4) * q2 + 2 * (n + 2) * fabs(d) * root + 4 * d * d + 2 * v), 32) + 1e-300;
+    out->dv = up(eps * (2 * sd + eps) + rounding, 32) + 1e-300;
     out->dA = up(eta + U * (n + 8 + 3 * fabs(log_sum) + 3 * fabs(shift) + 2 * fabs(out->A)), 16);
+    if (!(fmax(fabs(a), fabs(b)) < KERN_LOGIT_MAX)) out->A = NAN; /* beyond kern_dexp: no result rather than a wrong one */
     if (a == b) { /* one key, or equal stored logits: the point mass, up to eta */
         out->m = a;
         out->v = out->k3 = out->k4 = 0;

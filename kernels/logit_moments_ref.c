@@ -48,7 +48,6 @@ void kern_logit_moments_row(struct kern_logit_moments *out, const double *x, int
     double N = (double)n, d = value(&s1) / N, q2 = value(&s2) / N, q3 = value(&s3) / N, q4 = value(&s4) / N;
     double v = q2 - d * d;
     if (!(v > 0)) v = 0;
-    double sd = sqrt(v);
     out->t = n;
     out->m = centre + d;
     out->v = v;
@@ -59,18 +58,20 @@ void kern_logit_moments_row(struct kern_logit_moments *out, const double *x, int
     out->A = b + log(value(&e1));
     out->effective = value(&e1) * value(&e1) / value(&e2);
     out->largest = 1 / value(&e1);
-    /* Errors. The exact logit is centre + y_j + e_j with |e_j| <= eps := eta + u max|y|. N u^2 < u below 2^52 keys.
+    /* Errors. The exact logit is centre + y_j + e_j with |e_j| <= eps := eta + u max|y|. A compensated sum of n terms
+     * is off by 2u of itself and n^2 u^2 of the magnitudes, the latter below u up to 2^26 keys.
      * m: |mean e| <= eps; the sum of y: 2u|d| + u mean|y|; the division and the addition: u (|d| + |m|).
-     * v: sd is 1-Lipschitz in the root mean square of e: |sd - sd'| <= eps, so v moves by at most 2 eps sd + eps^2; q2: each square
+     * v: sd is 1-Lipschitz in the root mean square of e: |sd - sd'| <= eps, so v moves by at most 2 eps sd + eps^2, with sd that of the
+     * y_j, at most sqrt(v + v's own rounding); q2: each square
      *    u, the sum 3u, the division u: 5u q2; d^2 and the difference: 4u d^2 + u v; underflow of squares: 1e-300.
      * A: log-sum-exp is 1-Lipschitz in the largest |e|, here |e_j| <= eta + u |x_j - b| (the subtraction): eta + u (b - a), but a term
      *    that far down carries weight e^-(b-x): the effect is at most u max(z e^-z) <= u. exp: 2u relative, sum 3u, log:
      *    2u |log| + 2u, addition u |A|. */
-    double eps = up(eta + U * widest, 8);
+    double eps = up(eta + U * widest, 8), rounding = U * (6 * q2 + 6 * d * d + 2 * v), sd = up(sqrt(v + rounding), 8);
     double log_sum = fabs(log(value(&e1)));
     out->dab = eta;
     out->dm = up(eps + U * (4 * fabs(d) + widest + 2 * fabs(out->m)), 16) + 1e-320;
-    out->dv = up(eps * (2 * sd + eps) + U * (6 * q2 + 6 * d * d + 2 * v), 32) + 1e-300;
+    out->dv = up(eps * (2 * sd + eps) + rounding, 32) + 1e-300;
     out->dA = up(eta + U * (10 + 3 * log_sum + 2 * fabs(out->A) + 2 * fabs(b)), 16);
     if (n == 1 || a == b) { /* equal stored logits: exactly the point mass, up to eta */
         out->m = a;
@@ -110,6 +111,7 @@ void kern_logit_moments_ref(struct kern_logit_moments *out, const float *keys, c
             }
             /* compensated sum: 2u |dot| + O(D u^2); times scale: u; 4u of the largest sum of magnitudes covers both */
             kern_logit_moments_row(&out[h * T + t], x, t + 1 - first, up(4 * U * fabs(scale) * size, 4));
+            if (!(fmax(fabs(out[h * T + t].a), fabs(out[h * T + t].b)) < KERN_LOGIT_MAX)) out[h * T + t].A = NAN;
         }
     }
     ag_arena_free(scratch);

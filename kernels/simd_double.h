@@ -15,8 +15,8 @@ static inline kern_dvec kern_choose(kern_divec mask, kern_dvec yes, kern_dvec no
 static inline kern_dvec kern_larger(kern_dvec x, kern_dvec y) { return kern_choose(x > y, x, y); }
 static inline kern_dvec kern_smaller(kern_dvec x, kern_dvec y) { return kern_choose(x < y, x, y); }
 
-/* n = round(x log2 e) and p = e^(x - n log 2), |x| < 2^40: relative error of p below 4u (tests/test_taylor.c). The
- * reduction by log 2 in two parts, the first with 32 trailing zero bits so that n log2_high is exact; Taylor's polynomial
+/* n = round(x log2 e) and p = e^(x - n log 2), |x| < 2^31: relative error of p below 4u (tests/test_logits.c). The
+ * reduction by log 2 in two parts, the first with 32 trailing zero bits so that n log2_high is exact for |n| < 2^32; Taylor's polynomial
  * of degree 13 on |r| <= 0.3466: the remainder is 4e-18 of e^r. */
 #define KERN_ROUND 0x1.8p52
 static inline kern_dvec kern_dexp(kern_dvec x, kern_dvec *n)

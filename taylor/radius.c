@@ -36,8 +36,9 @@ static struct point at(const struct line *line, double s)
     const struct kern_logit_moments *x = line->moments;
     line->ops->tilt(&tilt, line->x, line->n, s);
     struct point p = {s, (tilt.K - s * x->m) - s * s * x->v / 2, (tilt.mean - x->m) - s * x->v, tilt.variance, tilt.mean, 0, 0, 0};
-    /* each logit is itself only known to within dab: K moves by s dab, the tilted mean by dab + 2 s dab sd, K'' as v does */
-    double sd = sqrt(tilt.variance), eta = x->dab;
+    /* each logit is itself only known to within dab: K moves by s dab; the tilted mean by dab + s dab sd (sd along
+     * the way: at most that of the exact and the stored law and dab more); K'' by 2 sd dab and s |third moment with e| <= 2 s dab K'' */
+    double sd = sqrt(tilt.variance + tilt.dvariance) + x->dab, eta = x->dab;
     p.dR = tilt.dK + s * (eta + x->dm) + s * s * x->dv / 2 + 8 * U * (fabs(tilt.K) + s * fabs(x->m) + s * s * x->v);
     p.dslope = tilt.dmean + eta + 4 * s * eta * sd + x->dm + s * x->dv + 8 * U * (fabs(tilt.mean) + fabs(x->m) + s * x->v);
     p.dcurvature = tilt.dvariance + 4 * eta * (sd + eta) + 8 * s * eta * tilt.variance;
@@ -79,15 +80,22 @@ static double proved_start(const struct kern_logit_moments *x, double eps)
     return s * (1 - 8 * U);
 }
 
+/* K'' in [lo, hi] between the points, up >= b - m_0, down >= m_1 - a. The exponents are off by 2u of themselves, e^x by 2u. */
+static void between(double *lo, double *hi, const struct point *p, const struct point *q, double up, double down)
+{
+    const double H = q->s - p->s, slop = 16 * U * (1 + (up + down) * H);
+    *hi = fmin((p->curvature + p->dcurvature) * exp(up * H), (q->curvature + q->dcurvature) * exp(down * H)) * (1 + slop);
+    *lo = fmax(0, fmax((p->curvature - p->dcurvature) * exp(-down * H), (q->curvature - q->dcurvature) * exp(-up * H)) * (1 - slop));
+}
+
 /* True when B5 excludes a crossing on [p.s, q.s]: with K'' in [lo, hi] there, R(s0 + h) lies between the parabolas R0 + R0' h +
  * (lo - v) h^2 / 2 and the same with hi; each side of `excess` is then at most a parabola in h, whose maximum is looked up. */
 static bool excluded(const struct line *line, const struct point *p, const struct point *q)
 {
     const struct kern_logit_moments *x = line->moments;
     double H = q->s - p->s, up = fmax((x->b + x->dab) - (p->mean - p->dslope), 0), down = fmax((q->mean + q->dslope) - (x->a - x->dab), 0);
-    double k0 = p->curvature + p->dcurvature, k1 = q->curvature + q->dcurvature;
-    double hi = fmin(k0 * exp(up * H), k1 * exp(down * H)) * (1 + 16 * U);
-    double lo = fmax((p->curvature - p->dcurvature) * exp(-down * H), (q->curvature - q->dcurvature) * exp(-up * H)) * (1 - 16 * U);
+    double lo, hi;
+    between(&lo, &hi, p, q, up, down);
     double v_lo = x->v - x->dv, v_hi = x->v + x->dv, eps = line->eps, s = p->s;
     for (int side = 0; side < 2; side++) {
         double factor = side == 0 ? 1 - eps : 1 + eps, sign = side == 0 ? 1 : -1;
@@ -181,10 +189,9 @@ struct taylor_interval taylor_refined(const double *x, int64_t n, const struct k
     double lo = 0, hi = 0; /* of the integral of (s - u) (K''(u) - v) */
     for (int64_t i = 1; i <= nodes; i++) {
         struct point q = at(&line, s * (double)i / (double)nodes);
-        double H = q.s - p.s, up = fmax((moments->b + moments->dab) - (p.mean - p.dslope), 0);
+        double least, most, up = fmax((moments->b + moments->dab) - (p.mean - p.dslope), 0);
         double down = fmax((q.mean + q.dslope) - (moments->a - moments->dab), 0);
-        double most = fmin((p.curvature + p.dcurvature) * exp(up * H), (q.curvature + q.dcurvature) * exp(down * H));
-        double least = fmax((p.curvature - p.dcurvature) * exp(-down * H), (q.curvature - q.dcurvature) * exp(-up * H));
+        between(&least, &most, &p, &q, up, down);
         double weight = ((s - p.s) * (s - p.s) - (s - q.s) * (s - q.s)) / 2; /* integral of s - u over [p.s, q.s] */
         hi += weight * (most - (moments->v - moments->dv));
         lo += weight * (least - (moments->v + moments->dv));

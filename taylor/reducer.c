@@ -185,7 +185,7 @@ static enum ag_status all_queries(struct taylor_reducer *self, const struct ag_b
     for (int64_t i = 0; i < Hq * T; i++)
         if (!isfinite(moments[i].A) || !isfinite(moments[i].v))
             return ag_fail(err, AG_E_NUMERIC, "taylor: layer %" PRId64 ", prompt %" PRId64 ", query head %" PRId64 ", token %" PRId64
-                           ": the logits of finite keys and query overflow", block->layer, block->prompt, i / T, i % T);
+                           ": a logit of 2^30 or more, beyond what enclosures can be computed for; is the checkpoint damaged?", block->layer, block->prompt, i / T, i % T);
     int64_t next = 0;
 #pragma omp parallel num_threads(threads) default(none) shared(self, block, l, moments, scratch, next, Hq, T)
     {

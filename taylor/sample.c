@@ -145,12 +145,14 @@ static double cloud_reach(const struct cloud *cloud, const float *q, double scal
         if (i < cloud->kept) along += part * part * s->spectrum[i];
         else rest += part * part;
     }
-    double norm = sqrt(square), slop = norm * (cloud->radius * (cloud->skew + 8 * (double)D * U) + mu_error);
+    /* a projection on an axis is off by (D + 1) u |.|, a vector of at most D of them by sqrt D times that: `spread` of its length */
+    const double spread = ((double)D + 4) * sqrt((double)D) * U;
+    double norm = sqrt(square), slop = norm * (cloud->radius * (cloud->skew + 8 * spread) + mu_error);
     double direct = up(norm * cloud->radius + norm * mu_error, (double)(D + 8));
     double mahalanobis = sqrt(along) * cloud->mahalanobis + sqrt(rest) * cloud->cut;
-    /* along and mahalanobis carry the projections' errors divided by sqrt s_i: |error| <= D u |y| / sqrt(s_kept) */
-    double shake = cloud->kept > 0 ? 2 * (double)D * U * cloud->radius / sqrt(s->spectrum[cloud->kept - 1]) : 0;
-    mahalanobis += sqrt(along) * shake + 2 * (double)D * U * norm * (sqrt(s->spectrum[0] > 0 ? s->spectrum[0] : 0) * cloud->mahalanobis);
+    /* (q_i sqrt s_i) is off by spread |q| sqrt s_1, (y_i / sqrt s_i) by spread |y| / sqrt(s_kept): twice each for the product of both */
+    double shake = cloud->kept > 0 ? 2 * spread * cloud->radius / sqrt(s->spectrum[cloud->kept - 1]) : 0;
+    mahalanobis += sqrt(along) * shake + 2 * spread * norm * (sqrt(s->spectrum[0] > 0 ? s->spectrum[0] : 0) * (cloud->mahalanobis + shake));
     return fmin(direct, up(mahalanobis + slop, 64));
 }
 

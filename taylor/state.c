@@ -18,24 +18,27 @@ void taylor_state_begin(struct taylor_state *state, double *memory, int64_t D)
 void taylor_state_add(struct taylor_state *state, const float *key)
 {
     const int64_t D = state->D;
+    double *first = state->first, *least = state->least, *most = state->most, *sum = state->sum, *carry = state->carry;
     double distance = 0, offset = 0, square = 0, N = (double)++state->t;
+    if (state->t == 1)
+        for (int64_t d = 0; d < D; d++) first[d] = least[d] = most[d] = (double)key[d];
+#pragma omp simd reduction(+ : distance, offset, square)
     for (int64_t d = 0; d < D; d++) {
         double k = (double)key[d];
-        if (state->t == 1) state->first[d] = state->least[d] = state->most[d] = k;
-        state->least[d] = k < state->least[d] ? k : state->least[d];
-        state->most[d] = k > state->most[d] ? k : state->most[d];
-        /* Neumaier on the differences to k_1, each exact up to u */
-        double y = k - state->first[d], s = state->sum[d] + y;
-        state->carry[d] += fabs(state->sum[d]) >= fabs(y) ? (state->sum[d] - s) + y : (y - s) + state->sum[d];
-        state->sum[d] = s;
-        double mean = (state->sum[d] + state->carry[d]) / N;
+        least[d] = k < least[d] ? k : least[d];
+        most[d] = k > most[d] ? k : most[d];
+        /* two-sum on the differences to k_1, each exact up to u */
+        double y = k - first[d], s = sum[d] + y, z = s - sum[d], c = carry[d] + ((sum[d] - (s - z)) + (y - z)), total = s + c;
+        sum[d] = s;
+        carry[d] = c;
         distance += y * y;
-        offset += mean * mean;
+        offset += total * total;
         square += k * k;
     }
     state->rho = fmax(state->rho, up(sqrt(distance), (double)(D + 8)));
-    /* mu - k_1: each component within 4u of the mean of |y_j| <= rho: sqrt D times that in the norm */
-    state->offset = up(sqrt(offset) + 4 * U * sqrt((double)D) * state->rho, (double)(D + 8));
+    /* mu - k_1 = total / t: a component is off by at most 4u of the mean of its |y_j| (compensated, t < 2^26), and the norm of those means
+     * is at most the mean of |k_j - k_1|, which rho bounds */
+    state->offset = up(sqrt(offset) / N + 4 * U * state->rho, (double)(D + 8));
     state->largest = fmax(state->largest, up(sqrt(square), (double)(D + 8)));
 }
 
@@ -43,12 +46,14 @@ struct taylor_reach taylor_state_reach(const struct taylor_state *state, const f
 {
     const int64_t D = state->D;
     double square = 0, high = 0, low = 0, size = 0;
+    const double *least = state->least, *most = state->most;
+#pragma omp simd reduction(+ : square, high, low, size)
     for (int64_t d = 0; d < D; d++) {
-        double x = (double)q[d] * scale, a = x * state->least[d], b = x * state->most[d];
+        double x = (double)q[d] * scale, a = x * least[d], b = x * most[d], above = a > b ? a : b, below = a > b ? b : a;
         square += x * x;
-        high += fmax(a, b);
-        low += fmin(a, b);
-        size += fmax(fabs(a), fabs(b));
+        high += above;
+        low += below;
+        size += above > -below ? above : -below;
     }
     double radius = up(sqrt(square) * (state->rho + state->offset), (double)(D + 16));
     double slack = dm + U * ((double)(D + 4) * size + 2 * fabs(m) + 2 * fabs(high) + 2 * fabs(low));
