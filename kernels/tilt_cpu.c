@@ -22,7 +22,19 @@ void kern_tilt_cpu(struct kern_tilt *out, const double *x, int64_t n, double s)
 {
     const double u = DBL_EPSILON / 2;
     double a = x[0], b = x[0];
-    for (int64_t j = 1; j < n; j++) {
+    kern_dvec least[2] = {kern_dsplat(a), kern_dsplat(a)}, most[2] = {kern_dsplat(a), kern_dsplat(a)};
+    int64_t begin = 0;
+    for (; begin + 2 * KERN_DV <= n; begin += 2 * KERN_DV)
+        for (int i = 0; i < 2; i++) {
+            const kern_dvec v = *(const unaligned *)(x + begin + i * KERN_DV);
+            least[i] = kern_smaller(v, least[i]);
+            most[i] = kern_larger(v, most[i]);
+        }
+    for (int i = 0; i < 2 * KERN_DV; i++) {
+        a = fmin(a, least[i / KERN_DV][i % KERN_DV]);
+        b = fmax(b, most[i / KERN_DV][i % KERN_DV]);
+    }
+    for (int64_t j = begin; j < n; j++) {
         a = x[j] < a ? x[j] : a;
         b = x[j] > b ? x[j] : b;
     }

@@ -6,15 +6,12 @@
 
 #include "geometry/inference.h"
 
-/* What a count is a share of: all queries, or those with v > 0. */
-static bool of_all(int count)
+/* What a count is a share of: all queries, or those with v > 0; nothing where the bound is missing (B4 in window layers). */
+static int64_t base_of(const int64_t *counts, int count, int64_t window)
 {
-    return count <= TAYLOR_N_EPS_2;
-}
-
-static int64_t base_of(const int64_t *counts, int count)
-{
-    return counts[TAYLOR_N_QUERIES] - (of_all(count) ? 0 : counts[TAYLOR_N_DEGENERATE]);
+    if (count <= TAYLOR_N_EPS_2) return counts[TAYLOR_N_QUERIES];
+    const bool b4 = count == TAYLOR_N_SIGN_B4 || count == TAYLOR_N_PROVED_B4 || count == TAYLOR_N_FINITE_B4;
+    return b4 && window > 0 ? 0 : counts[TAYLOR_N_QUERIES] - counts[TAYLOR_N_DEGENERATE];
 }
 
 /* ---- quantiles ---------------------------------------------------------------------------------------------------- */
@@ -80,13 +77,15 @@ static enum ag_status fold_shares(const struct taylor_results *r, struct ag_aren
                     const int64_t layer = r->from.unit[p] * C + l * TAYLOR_COUNTS + c, model = r->from.unit[p] * C + r->from.Ls * TAYLOR_COUNTS + c;
                     sum[layer] += (double)counts[c]; /* integers: exact */
                     sum[model] += (double)counts[c];
-                    weight[layer] += (double)base_of(counts, c);
-                    weight[model] += (double)base_of(counts, c);
+                    weight[layer] += (double)base_of(counts, c, r->window[l]);
+                    weight[model] += (double)base_of(counts, c, r->window[l]);
                     all[c] += counts[c];
                 }
             }
-            for (int c = 0; c < TAYLOR_COUNTS; c++)
-                r->summary->share[(l * r->H + h) * TAYLOR_COUNTS + c] = base_of(all, c) > 0 ? (double)all[c] / (double)base_of(all, c) : NAN;
+            for (int c = 0; c < TAYLOR_COUNTS; c++) {
+                const int64_t base = base_of(all, c, r->window[l]);
+                r->summary->share[(l * r->H + h) * TAYLOR_COUNTS + c] = base > 0 ? (double)all[c] / (double)base : NAN;
+            }
         }
     const enum ag_status status = bootstrap(out, sum, weight, C, r, scratch, err);
     if (status != AG_OK) return status;

@@ -42,6 +42,7 @@ struct head_scratch {
 
 static void count_value(int32_t *histograms, enum taylor_quantity quantity, double x)
 {
+    if (isnan(x)) x = INFINITY; /* a fourth power that overflowed */
     histograms[((int64_t)quantity * 2 + !(x < 0)) * TAYLOR_BINS + taylor_bin(x)]++;
 }
 
@@ -94,7 +95,7 @@ static void count_query(int64_t *counts, int32_t *histograms, struct head_scratc
     s->median[TAYLOR_M_ABS_R_OVER_C][s->n[TAYLOR_M_ABS_R_OVER_C]++] = fabs(ratio);
     s->density[taylor_density_bin(sqrt(x->v)) * TAYLOR_DENSITY + taylor_density_bin(fabs(ratio))]++;
     taylor_enclose(bound, x, reach);
-    for (int k = 0; k < TAYLOR_BOUNDS; k++) {
+    for (int k = 0; k < (reach != NULL ? TAYLOR_BOUNDS : TAYLOR_B4); k++) { /* without a constant state B4 is missing */
         const double lo = bound[k].lo, hi = bound[k].hi;
         counts[TAYLOR_N_FINITE_B1 + k] += isfinite(lo) && isfinite(hi);
         counts[TAYLOR_N_SIGN_B1 + k] += lo > 0 || hi < 0;
@@ -393,8 +394,8 @@ enum ag_status taylor_reducer_new(struct ag_reducer **out, const struct taylor_o
                                   const struct ag_log *log, struct ag_error *err)
 {
     *out = NULL;
-    if (!ops->logit_moments || !ops->tilt || !ops->moments || !ops->eigh || !ops->nonfinite)
-        return ag_fail(err, AG_E_UNSUPPORTED, "taylor: backend %s has no logit_moments, tilt, moments, eigh or nonfinite", ops->name);
+    if (!ops->logit_moments || !ops->tilt || !ops->moments || !ops->eigh || !ops->align || !ops->nonfinite)
+        return ag_fail(err, AG_E_UNSUPPORTED, "taylor: backend %s has no logit_moments, tilt, moments, align, eigh or nonfinite", ops->name);
     struct ag_arena *arena = ag_arena_new("taylor");
     struct taylor_reducer *self = arena ? AG_ZEROS(arena, struct taylor_reducer, 1, err) : NULL;
     if (!self || !(self->scratch = ag_arena_new("taylor scratch"))) {

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,7 +146,22 @@ static int64_t all_heads(const struct taylor_results *r)
 
 /* ---- the page -------------------------------------------------------------------------------------------------------------- */
 
-#define SAY(...) AG_TRY(ag_buf_printf(out, err, __VA_ARGS__))
+/* As ag_buf_printf, but what is missing (NaN) shows as "-" in a field of the same width: no page says "nan %". */
+static enum ag_status say(struct ag_buf *out, struct ag_error *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static enum ag_status say(struct ag_buf *out, struct ag_error *err, const char *format, ...)
+{
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    for (char *at = text; (at = strstr(at, "nan")) != NULL; at += 3) {
+        if (at > text && at[-1] == '-') at[-1] = ' ';
+        memcpy(at, "  -", 3);
+    }
+    return ag_buf_printf(out, err, "%s", text);
+}
+#define SAY(...) AG_TRY(say(out, err, __VA_ARGS__))
 
 static enum ag_status say_share(struct ag_buf *out, const char *before, struct taylor_share s, struct ag_error *err)
 {
@@ -203,14 +220,15 @@ static enum ag_status say_verdict(struct ag_buf *out, const struct taylor_result
         straight += v->layer_cosine[l] >= 0.9;
     }
     const double *order1 = model_quantile(r, TAYLOR_C), *order2 = model_quantile(r, TAYLOR_ABS_R);
-    const bool helps = order2[3] < order1[3];
+    const bool helps = order2[3] < order1[3], comparable = !isnan(order1[3]);
     SAY("\nfor          in %" PRId64 " of %" PRId64 " layers at least half of the queries have |R| <= 0.5 c", good, r->from.Ls);
     if (judged > 0) SAY("; in %" PRId64 " of %" PRId64 " the median cosine of Sigma q with what softmax adds to the mean is 0.9 or more", straight, judged);
     if (helps) SAY("; order 2 lowers the median error of order 1 from %.3g to %.3g", order1[3], order2[3]);
     SAY("\nagainst      in %" PRId64 " of %" PRId64 " layers at least half of the queries have |R| > 0.5 c", bad, r->from.Ls);
     if (judged > 0) SAY("; in %" PRId64 " of %" PRId64 " the median cosine is below 0.9", judged - straight, judged);
-    if (!helps) SAY("; order 2 does not lower the median error of order 1 (%.3g against %.3g)", order2[3], order1[3]);
-    SAY("; a constant state (B4) proves |R| <= c for %.1f %% of the queries only\n", 100 * share[TAYLOR_N_PROVED_B4].value);
+    if (!helps && comparable) SAY("; order 2 does not lower the median error of order 1 (%.3g against %.3g)", order2[3], order1[3]);
+    if (isnan(share[TAYLOR_N_PROVED_B4].value)) SAY("; no constant state (B4) carries a window\n");
+    else SAY("; a constant state (B4) proves |R| <= c for %.1f %% of the queries\n", 100 * share[TAYLOR_N_PROVED_B4].value);
 fail:
     return status;
 }
@@ -225,9 +243,9 @@ enum ag_status taylor_report(struct ag_buf *out, const struct taylor_results *r,
     const struct taylor_share *share = r->summary->model_share;
     const double *ratio = model_quantile(r, TAYLOR_R_OVER_C), *radius = model_quantile(r, TAYLOR_RADIUS_V), *norm = model_quantile(r, TAYLOR_Q_NORM);
     const double *effective = model_quantile(r, TAYLOR_EFFECTIVE), *largest = model_quantile(r, TAYLOR_LARGEST);
-    SAY("model        %s, tap %s%s; %" PRId64 " layers, up to %" PRId64 " query heads; %" PRId64 " prompts in %" PRId64 " units\n", r->from.model,
+    AG_TRY(ag_buf_printf(out, err, "model        %s, tap %s%s; %" PRId64 " layers, up to %" PRId64 " query heads; %" PRId64 " prompts in %" PRId64 " units\n", r->from.model,
         ag_tap_names[r->from.tap], r->from.tap == r->from.last_tap ? " (what the softmax sees)" : " (NOT what the softmax sees)", r->from.Ls, r->H,
-        r->from.P, r->from.units);
+        r->from.P, r->from.units));
     SAY("queries      %" PRId64 " causal ones, %" PRId64 " of them with v = 0 (one key, or equal logits); %" PRId64 " sampled in full, %" PRId64
         " of which retrieve a value\n", v.queries, v.degenerate, v.samples, v.retrieving);
     SAY("premise      the second-order model holds at eps where |R| <= eps c:");
@@ -248,9 +266,10 @@ enum ag_status taylor_report(struct ag_buf *out, const struct taylor_results *r,
         AG_TRY(say_share(out, ", 1 ", v.inside[2], err));
         SAY("; median radius %.3g, %.3g, %.3g; certified %.1f, %.1f, %.1f %%\n", v.radius[0], v.radius[1], v.radius[2], 100 * v.certified[0].value,
             100 * v.certified[1].value, 100 * v.certified[2].value);
-        SAY("direction    cosine of Sigma q with grad A - mu: mean %.3f [%.3f, %.3f], median %.3f, 5 to 95 %% %.3f to %.3f; share of grad A - mu within\n"
-            "             span(U_%" PRId64 "): median %.3f; |e| / (D_k c): median %.3g\n", v.cosine.value, v.cosine.lo, v.cosine.hi, v.cosine_quantiles[1],
-            v.cosine_quantiles[0], v.cosine_quantiles[2], r->r, v.span_quantiles[1], v.gradient_tightness);
+        SAY("direction    cosine of Sigma q with grad A - mu: mean %.3f", v.cosine.value);
+        if (!isnan(v.cosine.lo)) SAY(" [%.3f, %.3f]", v.cosine.lo, v.cosine.hi);
+        SAY(", median %.3f, 5 to 95 %% %.3f to %.3f; share of grad A - mu within\n             span(U_%" PRId64 "): median %.3f; |e| / (D_k c): median %.3g\n",
+            v.cosine_quantiles[1], v.cosine_quantiles[0], v.cosine_quantiles[2], r->r, v.span_quantiles[1], v.gradient_tightness);
     }
     SAY("bounds       median width/|R| of B1 to B4: %.3g, %.3g, %.3g, %.3g", model_quantile(r, TAYLOR_WIDTH_B1)[3], model_quantile(r, TAYLOR_WIDTH_B2)[3],
         model_quantile(r, TAYLOR_WIDTH_B3)[3], model_quantile(r, TAYLOR_WIDTH_B4)[3]);
@@ -263,6 +282,7 @@ enum ag_status taylor_report(struct ag_buf *out, const struct taylor_results *r,
     AG_TRY(say_verdict(out, r, &v, err));
     AG_TRY(say_layers(out, r, &v, err));
     if (r->from.units < 2) SAY("\nOne unit: no intervals.\n");
+    if (v.queries == v.degenerate || v.samples == 0) SAY("\n-: missing.\n");
 fail:
     ag_arena_free(arena);
     return status;

@@ -177,7 +177,7 @@ static void direction(struct taylor_sample *out, const struct cloud *cloud, cons
     bool defined = out->v > 0 && gg > 0 && ss > 0;
     out->cosine = defined ? gs / (sqrt(gg) * sqrt(ss)) : NAN;
     out->span = defined && cloud->n > r + 1 && r < D ? inside / gg : NAN;
-    out->gradient = sqrt(ee);
+    out->gradient = out->v > 0 ? sqrt(ee) : 0; /* v = 0: the read is the mean */
     out->gradient_bound = 2 * cloud->radius * out->c;
 }
 
