@@ -34,7 +34,7 @@ static void tilt_agrees(void **state)
     gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
     gsl_rng_set(rng, (unsigned long)test_seed());
     double x[700];
-    for (int i = 0; i < 2000; i++) {
+    for (int i = 0; i < 600; i++) {
         int64_t n = i < 40 ? 1 + i : draw(x, 700, rng);
         if (i < 40)
             for (int64_t j = 0; j < n; j++) x[j] = 5 * gsl_rng_uniform(rng);
@@ -59,7 +59,7 @@ static void radius_is_the_first_crossing(void **state)
     gsl_rng_set(rng, (unsigned long)test_seed());
     double x[200];
     int inside = 0, crossed = 0, certified = 0, total = 0;
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < 120; i++) {
         int64_t n = draw(x, 200, rng);
         struct kern_logit_moments moments;
         kern_logit_moments_row(&moments, x, n, 0);
@@ -73,8 +73,8 @@ static void radius_is_the_first_crossing(void **state)
             inside += radius.s == 1;
             crossed += radius.s < 1;
             /* nothing is outside before what is proved; just beyond the radius it is outside */
-            for (int k = 1; k <= 400; k++) {
-                double s = radius.proved * k / 400;
+            for (int k = 1; k <= 150; k++) {
+                double s = radius.proved * k / 150;
                 struct kern_tilt tilt;
                 kern_tilt_ref(&tilt, x, n, s);
                 double c = tilt.K - s * moments.m, R = c - s * s * moments.v / 2, error = tilt.dK + s * moments.dm + 1e-15 * (1 + fabs(c));
@@ -100,7 +100,7 @@ static void refined_holds_and_tightens(void **state)
     gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
     gsl_rng_set(rng, (unsigned long)test_seed());
     double x[200];
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 80; i++) {
         int64_t n = draw(x, 200, rng);
         struct kern_logit_moments moments;
         struct taylor_remainder remainder;
