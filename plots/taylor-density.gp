@@ -51,6 +51,8 @@ do for [p = 1:panels] {
     bottom = (p + across > panels)
     do for [e = ceil(x_min*octave/log(10) - 1e-9):floor(x_max*octave/log(10) + 1e-9)] { if (e%step_x == 0) { set xtics add ((bottom ? power(e) : "") e*log(10)/octave) } }
     do for [e = ceil(y_min*octave/log(10) - 1e-9):floor(y_max*octave/log(10) + 1e-9)] { if (e%step_y == 0) { set ytics add ((column_of == 0 ? power(e) : "") e*log(10)/octave) } }
+    # less than a decade: 2 and 5 too, else there would be no scale to read
+    if (decades(x_min, x_max) < 1) { do for [e = floor(x_min*octave/log(10)):floor(x_max*octave/log(10))] { do for [k = 2:5:3] { set xtics add ((bottom ? sprintf("%g", k*10.0**e) : "") log(k*10.0**e)/octave) } } }
     if (bottom) { set xlabel "√v" font tic textcolor rgb ink offset 0, 0.6 } else { unset xlabel }
     if (column_of == 0) { set ylabel "|R| / c" font tic textcolor rgb ink offset 0.8, 0 } else { unset ylabel }
     if (p == 1) {
@@ -59,7 +61,7 @@ do for [p = 1:panels] {
         set colorbox user origin screen X/W, screen 1 - (top + bar)/H size screen 9.0/W, screen bar/H
         set cbtics scale 0.4 () font small
         do for [e = 0:floor((most > 1 ? log10(most) : 1) + 1e-9)] { set cbtics add (power(e) e) }
-        set label at screen X/W, 1 - (top - 5.0)/H "queries" font small textcolor rgb ink
+        set label at screen X/W, 1 - (top - 9.0)/H "queries" font small textcolor rgb ink
         do for [k = 1:3] { set label at screen (X + 22)/W, 1 - (top + bar + 26.0 + 12*k)/H sprintf("%g", eps[k]) font small textcolor rgb ink }
         set label at screen X/W, 1 - (top + bar + 26.0)/H "|R| / c" font small textcolor rgb ink
     }

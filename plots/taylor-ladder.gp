@@ -37,8 +37,7 @@ do for [p = 1:panels] {
     set label at screen real(L)/W, 1 - (T - 26.0)/H field(sprintf("width%d", p)) font small textcolor rgb ink
     set label at screen real(L)/W, 1 - (T - 16.0)/H field(sprintf("sign%d", p)) font small textcolor rgb ink
     set label at screen real(L)/W, 1 - (T - 6.0)/H field(sprintf("infinite%d", p)) font small textcolor rgb ink
-    set xtics scale 0.4 ()
-    if (p == 1) { set xtics add ("1" 1) }
+    set xtics scale 0.4 ((p == 1 ? "1" : "") 1)
     if (n > 1) { set xtics add (sprintf("%d", n) n) }
     set ytics scale 0.4 ()
     set ytics add ((p == 1 ? "0" : "") 0)
@@ -51,7 +50,7 @@ do for [p = 1:panels] {
     set ytics add ((p == 1 ? "−∞" : "") -end - 1.5*strip)
     if (p == 1) { set ylabel "R and its enclosure" font normal textcolor rgb ink offset 0.5, 0 } else { unset ylabel }
     set xlabel "rank of R" font normal textcolor rgb ink offset 0, 0.6
-    if (field(sprintf("empty%d", p)) ne "") { set label at graph 0.5, 0.36 field(sprintf("empty%d", p)) center font normal textcolor rgb ink front }
+    if (field(sprintf("empty%d", p)) ne "") { set label at graph 0.5, 0.88 field(sprintf("empty%d", p)) center font small textcolor rgb ink front }
     plot table index p - 1 using 2:(0):($2 - half):($2 + half):(signed($11)):(signed($12)) with boxxyerror fillstyle solid 1 noborder fc rgb "#c9d9ea", \
         "" index p - 1 using ($14 == 2 ? $2 : NaN):(0):($2 - 0.5):($2 + 0.5):(end + strip):(end + 2*strip) with boxxyerror fillstyle solid 1 noborder fc rgb "#777777", \
         "" index p - 1 using ($13 == 2 ? $2 : NaN):(0):($2 - 0.5):($2 + 0.5):(-end - 2*strip):(-end - strip) with boxxyerror fillstyle solid 1 noborder fc rgb "#777777", \

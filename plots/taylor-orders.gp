@@ -81,7 +81,6 @@ do for [k = 1:orders] {
     set ytics scale 0.5 ()
     do for [e = last_e:first_e:-step] { set ytics add ((k == 1 ? power(e) : "") 10.0**e) }
     if (k == 1) { set ylabel "|A − Aₙ|" font normal textcolor rgb ink offset 0.5, 0 } else { unset ylabel }
-    eval empty("panel1_empty1")
     plot table index k + 1 using 1:6:8 with filledcurves fillstyle solid 1 noborder fc rgb "#d5e2f0", \
         "" index k + 1 using 1:($9 == 1 ? $7 : NaN):6:8 with yerrorbars pt 7 ps 0.25*enlarge lw 0.8 lc rgb ink, \
         "" index k + 1 using 1:7 with linespoints pt 7 ps 0.18*enlarge lw 1 lc rgb ink

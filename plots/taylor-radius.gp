@@ -28,7 +28,9 @@ if (panels == 0) {
     L = left; R = left + panel_w; T = top; B = top + panel_h
     eval panel
     set label at graph 0, 0.62 field("none") left font normal textcolor rgb ink
-    set ytics 0.5
+    set border 0
+    unset xtics
+    unset ytics
     plot NaN notitle
 }
 do for [p = 1:panels] {
@@ -44,7 +46,7 @@ do for [p = 1:panels] {
     set ytics 0.5 scale 0.4
     if (row_of == down - 1) { set xlabel "s" font normal textcolor rgb ink offset 0, 0.3 } else { unset xlabel }
     if (column_of == 0) { set ylabel "R(s q) / c(s q)" font normal textcolor rgb ink offset 0.8, 0 } else { unset ylabel }
-    eval empty(sprintf("empty%d", p))
+    if (field(sprintf("empty%d", p)) ne "") { set label at graph 0.5, 0.8 field(sprintf("empty%d", p)) center font normal textcolor rgb faint front }
     plot table index 2*(p - 1) using 6:11:12 with filledcurves fillstyle solid 1 noborder fc rgb "#d9d9d9", \
         for [k = 1:3] level[k] with lines lw 0.5 dt dash[k] lc rgb "#8a8a8a", \
         for [k = 1:3] (-level[k] >= y_min ? -level[k] : NaN) with lines lw 0.5 dt dash[k] lc rgb "#8a8a8a", \

@@ -97,9 +97,13 @@ enum ag_status plot_write_taylor_density(FILE *tsv, const struct plot_choice *ch
         if (isnan(share)) plot_header_n(tsv, "share", k + 1, "–");
         else plot_header_n(tsv, "share", k + 1, "%.0f %%", 100 * share);
         const int64_t *density = k == 0 ? all : r->records[l].density;
-        int64_t any = 0;
-        for (int i = 0; i < SIDE * SIDE; i++) any += density[i];
+        int64_t any = 0, inside = 0;
+        for (int i = 0; i < SIDE * SIDE; i++) {
+            any += density[i];
+            if (i / SIDE >= x.lo && i / SIDE < x.hi && i % SIDE >= y.lo && i % SIDE < y.hi) inside += density[i];
+        }
         if (any == 0) plot_header_n(tsv, "empty", k + 1, "no query with v > 0");
+        else if (inside == 0) plot_header_n(tsv, "empty", k + 1, "all beyond the axes");
     }
     plot_header(tsv, "x_min", "%.9g", edge(x.lo));
     plot_header(tsv, "x_max", "%.9g", edge(x.hi));

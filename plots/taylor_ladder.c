@@ -101,7 +101,8 @@ static void write_heading(FILE *tsv, int k, const struct taylor_sample *const *r
     plot_header_n(tsv, "about", k + 1, "%s", bound_about[k]);
     if (isnan(median)) plot_header_n(tsv, "width", k + 1, "no query with v > 0");
     else if (median > 1e200) plot_header_n(tsv, "width", k + 1, "median width ∞");
-    else plot_header_n(tsv, "width", k + 1, "median width %.*f |R|", median < 10 ? 1 : 0, fmin(median, 1e9));
+    else if (median > 9999) plot_header_n(tsv, "width", k + 1, "median width %.1g |R|", median);
+    else plot_header_n(tsv, "width", k + 1, "median width %.*f |R|", median < 10 ? 1 : 0, median);
     if (v > 0) plot_header_n(tsv, "sign", k + 1, "sign fixed: %.0f %%", 100.0 * (double)s->sign / (double)v);
     plot_header_n(tsv, "infinite", k + 1, "∞ ends: %" PRId64 " low, %" PRId64 " high", s->below, s->above);
     if (n > 0 && s->below == n && s->above == n) plot_header_n(tsv, "empty", k + 1, "infinite throughout");
@@ -154,7 +155,7 @@ enum ag_status plot_write_taylor_ladder(FILE *tsv, const struct plot_choice *cho
     const double share = slot < 0 ? NAN : r->summary->share[(slot * r->H + choice->head) * TAYLOR_COUNTS + TAYLOR_N_EPS_1];
     plot_header(tsv, "note1", "Dots: the exact R of each sampled query, in ascending order; light: the panel's enclosure; dark: B3, the tightest of all that know only m, v, a, b.");
     plot_header(tsv, "note2", "B1 to B3 need the logits; B4 only what an O(1)-memory state carries%s; B4x every key, but not the logits.",
-                slot >= 0 && r->window[slot] > 0 ? " (missing here: no such state carries a window)" : "");
+                slot >= 0 && r->window[slot] > 0 ? " (none carries a window: missing)" : "");
     plot_header(tsv, "note3", "Axis: sign(y) log₁₀(1 + |y|/%g), so linear near 0. Drawn ends that are infinite (grey, in the strips ±∞): %" PRId64 "; clipped at ±%g: %" PRId64 ".",
                 axis.linear, infinite, axis.most, clipped);
     char which[96] = "The head";

@@ -63,21 +63,21 @@ static void write_curve(FILE *tsv, const struct taylor_results *r, const struct 
         c->points++;
         c->missing += !there;
         c->clipped += there && ratio < bottom;
-        c->open += !isfinite(lo);
+        c->open += there && !isfinite(lo);
         write_where(tsv, "curve", s);
         plot_cell(tsv, (double)k / (TAYLOR_CURVE - 1));
         plot_cell(tsv, ratio);
         plot_cell(tsv, lo);
         plot_cell(tsv, hi);
         plot_cell(tsv, there ? fmax(ratio, bottom) : NAN);
-        plot_cell(tsv, fmax(lo, bottom)); /* fmax passes over a NaN */
-        plot_cell(tsv, fmax(fmin(hi, 1), bottom));
+        plot_cell(tsv, there ? fmax(lo, bottom) : NAN);
+        plot_cell(tsv, there ? fmax(fmin(hi, 1), bottom) : NAN);
         fputc('\n', tsv);
     }
     fputs("\n\n", tsv);
     for (int e = 0; e < TAYLOR_EPS; e++) {
         const double x = s->radius[e].s, y = x < 1 ? at(curve, x) : NAN;
-        const double crossing = y < 0 ? -taylor_eps[e] : taylor_eps[e]; /* there |R| = eps c, by definition */
+        const double crossing = isnan(y) ? NAN : y < 0 ? -taylor_eps[e] : taylor_eps[e]; /* there |R| = eps c, by definition */
         write_where(tsv, "radius", s);
         plot_cell(tsv, x);
         plot_cell(tsv, x < 1 ? crossing : NAN);

@@ -319,7 +319,7 @@ static void ladder_table(void **state) {
     const struct made window = {2, 2, 2, 3, ORDINARY, 8, AG_TAP_ROPE, "window"};
     plot_ok(make_results(folder, &window), folder, "--format svg --figure taylor-ladder");
     holds(table_of(folder, "taylor-ladder"), "# empty4\tinfinite throughout\n");
-    holds(table_of(folder, "taylor-ladder"), "no such state carries a window");
+    holds(table_of(folder, "taylor-ladder"), "none carries a window: missing");
     const struct made long_one = {1, 1, 1, 500, ORDINARY, 0, AG_TAP_ROPE, "long"};
     plot_ok(make_results(folder, &long_one), folder, "--format svg --figure taylor-ladder");
     holds(table_of(folder, "taylor-ladder"), "120 of its 500 sampled queries are drawn, evenly spaced in rank");
