@@ -11,10 +11,11 @@
 #include "plots/taylor_figure.h"
 
 /* Geometry's, then Taylor's, in the order of plot_figures and plot_taylor_figures. */
-static const char *const figure_names[] = {"delta-mu",       "separation",       "spectra",       "rank",
-                                           "taylor-density", "taylor-heatmap",   "taylor-ladder", "taylor-radius",
-                                           "taylor-direction", "taylor-orders", NULL};
-_Static_assert(sizeof figure_names / sizeof figure_names[0] == PLOT_FIGURES + PLOT_TAYLOR_FIGURES + 1, "a name for every figure");
+static const char *const figure_names[] = {
+    "delta-mu",      "separation",       "spectra",       "rank", "taylor-density", "taylor-heatmap", "taylor-ladder",
+    "taylor-radius", "taylor-direction", "taylor-orders", NULL};
+_Static_assert(sizeof figure_names / sizeof figure_names[0] == PLOT_FIGURES + PLOT_TAYLOR_FIGURES + 1,
+               "a name for every figure");
 enum { MOST_FIGURES = (int)PLOT_TAYLOR_FIGURES > (int)PLOT_FIGURES ? (int)PLOT_TAYLOR_FIGURES : (int)PLOT_FIGURES };
 static const char *const basis_names[] = {"prompt", "pooled", NULL};
 
@@ -29,7 +30,8 @@ static const struct ag_option options[] = {
     {"format", 0, AG_OPT_SET, offsetof(struct plot_options, formats), "LIST",
      "Pictures to draw: png, svg, pdf. Default: all three.", plot_format_names, 0, 0},
     {"figure", 0, AG_OPT_SET, offsetof(struct plot_options, figures), "LIST",
-     "Figures to draw. Of geometry: delta-mu, separation, spectra, rank. Of taylor: taylor-density, taylor-heatmap, taylor-ladder, "
+     "Figures to draw. Of geometry: delta-mu, separation, spectra, rank. Of taylor: taylor-density, taylor-heatmap, "
+     "taylor-ladder, "
      "taylor-radius, taylor-direction, taylor-orders. Default: all that the results have.",
      figure_names, 0, 0},
     {"pooling", 0, AG_OPT_CHOICE, offsetof(struct plot_options, pooling), "NAME",
@@ -40,13 +42,15 @@ static const struct ag_option options[] = {
      "Geometry: basis shown first: prompt or pooled; the haystack control always stands beside it. Default: prompt.",
      basis_names, 0, 0},
     {"layer", 0, AG_OPT_INT, offsetof(struct plot_options, layer), "N",
-     "Taylor: layer that taylor-ladder and taylor-radius look at. Default: the head whose share of queries with |R| <= 0.5 c is "
+     "Taylor: layer that taylor-ladder and taylor-radius look at. Default: the head whose share of queries with |R| <= "
+     "0.5 c is "
      "the median of those that fit --layer or --head (without either, taylor-radius adds the lowest and the highest).",
      NULL, 0, 1e9},
     {"head", 0, AG_OPT_INT, offsetof(struct plot_options, head), "N",
      "Taylor: query head that taylor-ladder and taylor-radius look at. Default: as for --layer.", NULL, 0, 1e9},
     {"range", 0, AG_OPT_REAL, offsetof(struct plot_options, range), "X",
-     "Half width of the colour range of Delta-mu, or of the median R/c, to compare models. Default: 0, from the data (stated on "
+     "Half width of the colour range of Delta-mu, or of the median R/c, to compare models. Default: 0, from the data "
+     "(stated on "
      "the figure).",
      NULL, 0, 1e30},
 };
@@ -60,8 +64,8 @@ struct output {
 };
 
 /* The chosen figures as a mask over the set's; what the results do not have is refused by name. */
-static enum ag_status choose_figures(uint64_t *figures, enum plot_schema schema, const struct plot_options *o, const char *path,
-                                     struct ag_error *err) {
+static enum ag_status choose_figures(uint64_t *figures, enum plot_schema schema, const struct plot_options *o,
+                                     const char *path, struct ag_error *err) {
     const struct plot_set *set = &plot_sets[schema];
     const int first = schema == PLOT_TAYLOR ? PLOT_FIGURES : 0;
     const uint64_t all = ((uint64_t)1 << set->n) - 1;
@@ -69,7 +73,8 @@ static enum ag_status choose_figures(uint64_t *figures, enum plot_schema schema,
     *figures = o->figures == 0 ? all : o->figures >> first & all;
     for (int f = 0; figure_names[f] != NULL; f++) {
         if ((o->figures >> f & 1) != 0 && (f < first || f >= first + set->n))
-            return ag_fail(err, AG_E_USAGE, "--figure %s: %s holds results of %s, which have the figures %s to %s; leave it out",
+            return ag_fail(err, AG_E_USAGE,
+                           "--figure %s: %s holds results of %s, which have the figures %s to %s; leave it out",
                            figure_names[f], path, set->made_by, set->figures[0].name, set->figures[set->n - 1].name);
     }
     const struct {
@@ -83,13 +88,13 @@ static enum ag_status choose_figures(uint64_t *figures, enum plot_schema schema,
     };
     for (size_t i = 0; i < sizeof given / sizeof given[0]; i++)
         if (given[i].wrong)
-            return ag_fail(err, AG_E_USAGE, "--%s: %s holds results of %s, which have no such choice; leave it out", given[i].name, path,
-                           set->made_by);
+            return ag_fail(err, AG_E_USAGE, "--%s: %s holds results of %s, which have no such choice; leave it out",
+                           given[i].name, path, set->made_by);
     return AG_OK;
 }
 
-static enum ag_status name_outputs(struct output *out, const struct plot_set *set, uint64_t figures, const struct plot_options *o,
-                                   struct ag_arena *arena, struct ag_error *err) {
+static enum ag_status name_outputs(struct output *out, const struct plot_set *set, uint64_t figures,
+                                   const struct plot_options *o, struct ag_arena *arena, struct ag_error *err) {
     for (int f = 0; f < set->n; f++) {
         if ((figures >> f & 1) == 0) continue;
         for (int k = 0; k < 2 + PLOT_FORMATS; k++) {
@@ -227,8 +232,11 @@ static enum ag_status run_plot(struct ag_run *run) {
     const char *const path = run->arguments[0];
     struct plot_results results;
     struct taylor_results *taylor = NULL;
-    struct plot_choice choice = {.path = path, .pooling = o->pooling < 0 ? PLOT_POOL_PROMPT : (enum plot_pooling)o->pooling,
-                                 .range = o->range, .layer = o->layer, .head = o->head};
+    struct plot_choice choice = {.path = path,
+                                 .pooling = o->pooling < 0 ? PLOT_POOL_PROMPT : (enum plot_pooling)o->pooling,
+                                 .range = o->range,
+                                 .layer = o->layer,
+                                 .head = o->head};
     struct output out = {.folder = run->common.output};
     enum ag_status status = AG_OK;
     enum plot_schema schema = PLOT_GEOMETRY;
@@ -276,12 +284,15 @@ const struct ag_command command_plot = {
     .description =
         "Draws what a results file holds, into the folder -o DIR.\n\n"
         "Of `attgeo geometry` (or `attgeo probe --reduce geometry`): delta-mu, the heatmap of Delta-mu by layer and KV "
-        "head with its haystack control; separation, the mean alignment of each role by layer with 95 % bands; spectra, "
+        "head with its haystack control; separation, the mean alignment of each role by layer with 95 % bands; "
+        "spectra, "
         "explained variance by layer and the scree of every head; rank, three effective ranks by layer.\n\n"
-        "Of `attgeo taylor`: taylor-density, all causal queries by sqrt(v) and |R|/c, layer by layer; taylor-heatmap, the "
+        "Of `attgeo taylor`: taylor-density, all causal queries by sqrt(v) and |R|/c, layer by layer; taylor-heatmap, "
+        "the "
         "median R/c of every head and the share of its sampled queries inside the trust radius; taylor-ladder, the "
         "enclosures of R of one head's sampled queries around the exact R; taylor-radius, R/c along a few queries with "
-        "its enclosure; taylor-direction, whether Sigma q points where softmax goes, by layer; taylor-orders, the error "
+        "its enclosure; taylor-direction, whether Sigma q points where softmax goes, by layer; taylor-orders, the "
+        "error "
         "of the expansion of order 0 to 4.\n\n"
         "Beside the pictures of a figure lie its data (NAME.tsv, with title, provenance and notes in the header) and "
         "its "

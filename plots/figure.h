@@ -1,5 +1,5 @@
-/* plots/figure.h: figures of results files (geometry/results.h, taylor/results.h), as data: each figure is a TSV table whose
- * header carries all that is written on the picture, and a committed gnuplot script that draws such a table. */
+/* plots/figure.h: figures of results files (geometry/results.h, taylor/results.h), as data: each figure is a TSV table
+ * whose header carries all that is written on the picture, and a committed gnuplot script that draws such a table. */
 #ifndef AG_PLOTS_FIGURE_H
 #define AG_PLOTS_FIGURE_H
 
@@ -40,7 +40,8 @@ struct plot_results {
     int n_bases;
 };
 
-/* Which results a file holds. Another kind of file (a dump, an unknown schema) is AG_E_UNSUPPORTED, saying what to do. */
+/* Which results a file holds. Another kind of file (a dump, an unknown schema) is AG_E_UNSUPPORTED, saying what to do.
+ */
 enum plot_schema { PLOT_GEOMETRY, PLOT_TAYLOR, PLOT_SCHEMAS };
 enum ag_status plot_schema_of(enum plot_schema *out, const char *path, struct ag_arena *arena, struct ag_error *err);
 
@@ -54,12 +55,12 @@ const struct plot_basis *plot_find_basis(const struct plot_results *results, con
 struct taylor_results;
 struct plot_choice {
     const char *path;
-    const struct plot_results *results;    /* of attgeo geometry, or NULL; with the panels and pooling */
-    const struct taylor_results *taylor;   /* of attgeo taylor, or NULL; with layer and head */
-    int64_t layer, head;                   /* the head that is looked at closely; -1 before plot_taylor_choose: ours */
-    bool head_given;                       /* layer or head was asked for */
-    int64_t end_layer[2], end_head[2];     /* the heads with the lowest and the highest share of |R| <= 0.5 c */
-    const struct plot_basis *panel[3]; /* the chosen basis, then its control */
+    const struct plot_results *results;  /* of attgeo geometry, or NULL; with the panels and pooling */
+    const struct taylor_results *taylor; /* of attgeo taylor, or NULL; with layer and head */
+    int64_t layer, head;                 /* the head that is looked at closely; -1 before plot_taylor_choose: ours */
+    bool head_given;                     /* layer or head was asked for */
+    int64_t end_layer[2], end_head[2];   /* the heads with the lowest and the highest share of |R| <= 0.5 c */
+    const struct plot_basis *panel[3];   /* the chosen basis, then its control */
     int n_panels;
     enum plot_pooling pooling;
     double range; /* half width of the colour range of Delta-mu, of the median R/c; 0: ours */
@@ -74,7 +75,12 @@ struct plot_figure {
 enum { PLOT_DELTA_MU, PLOT_SEPARATION, PLOT_SPECTRA, PLOT_RANK, PLOT_FIGURES };
 extern const struct plot_figure plot_figures[PLOT_FIGURES];
 enum {
-    PLOT_TAYLOR_DENSITY, PLOT_TAYLOR_HEATMAP, PLOT_TAYLOR_LADDER, PLOT_TAYLOR_RADIUS, PLOT_TAYLOR_DIRECTION, PLOT_TAYLOR_ORDERS,
+    PLOT_TAYLOR_DENSITY,
+    PLOT_TAYLOR_HEATMAP,
+    PLOT_TAYLOR_LADDER,
+    PLOT_TAYLOR_RADIUS,
+    PLOT_TAYLOR_DIRECTION,
+    PLOT_TAYLOR_ORDERS,
     PLOT_TAYLOR_FIGURES
 };
 extern const struct plot_figure plot_taylor_figures[PLOT_TAYLOR_FIGURES]; /* plots/taylor_table.c */
@@ -130,9 +136,9 @@ const char *plot_label(char out[64], double value, int decimals);
 struct plot_axis plot_nice_axis(double lo, double hi, bool unit_interval);
 /* The smallest of 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten that is >= value > 0. */
 double plot_round_up(double value);
-/* The half width of a colour range around 0 for n magnitudes (sorted here): given, if > 0; else up to the largest, but not dictated by a
- * few: those over four times the 95th percentile do not count, they are clipped (and counted by the caller). *how: said on
- * the figure; `what` is the quantity's name in it. */
+/* The half width of a colour range around 0 for n magnitudes (sorted here): given, if > 0; else up to the largest, but
+ * not dictated by a few: those over four times the 95th percentile do not count, they are clipped (and counted by the
+ * caller). *how: said on the figure; `what` is the quantity's name in it. */
 struct plot_range {
     double half;
     const char *how;

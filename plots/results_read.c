@@ -32,10 +32,11 @@ static enum ag_status read_kind(enum plot_schema *out, hid_t file, const char *p
         if (strcmp(schema, plot_sets[i].schema) == 0) return AG_OK;
     }
     if (strncmp(schema, "attgeo-dump-", 12) == 0) {
-        return ag_fail(err, AG_E_UNSUPPORTED,
-                       "%s: a dump of keys (%.40s), which has no figures; make results of it first: attgeo geometry %s -o "
-                       "results.h5, or attgeo taylor",
-                       path, schema, path);
+        return ag_fail(
+            err, AG_E_UNSUPPORTED,
+            "%s: a dump of keys (%.40s), which has no figures; make results of it first: attgeo geometry %s -o "
+            "results.h5, or attgeo taylor",
+            path, schema, path);
     }
     return ag_fail(err, AG_E_UNSUPPORTED, "%s: schema %.40s; this version draws %s and %s: make the file anew with it",
                    path, schema, plot_sets[0].schema, plot_sets[1].schema);
@@ -186,7 +187,8 @@ static enum ag_status read_all(const struct reading *in, const char *path) {
     };
     AG_TRY(read_kind(&schema, in->file, path, in->arena, in->err));
     if (schema != PLOT_GEOMETRY)
-        return ag_fail(in->err, AG_E_UNSUPPORTED, "%s: results of %s; expected those of attgeo geometry", path, plot_sets[schema].made_by);
+        return ag_fail(in->err, AG_E_UNSUPPORTED, "%s: results of %s; expected those of attgeo geometry", path,
+                       plot_sets[schema].made_by);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         AG_TRY(ag_h5_get_text(texts[i].out, in->file, ".", texts[i].name, in->arena, in->err));
     AG_TRY(ag_h5_get_i64(&r->P, in->file, ".", "P", in->err));

@@ -73,7 +73,7 @@ do for [p = 1:panels] {
     unset label
     unset colorbox
 }
-# Which line is which, as a panel of its own: gnuplot's SVG gives all dashed arrows the last one's dashes.
+# Which line is which, as a panel of its own: gnuplot's SVG gives dashed arrows of one colour the last one's dashes.
 set lmargin at screen X/W; set rmargin at screen (X + 18)/W
 set tmargin at screen 1 - (top + bar + 30.0)/H; set bmargin at screen 1 - (top + bar + 66.0)/H
 set border 0

@@ -86,7 +86,7 @@ do for [k = 1:orders] {
         "" index k + 1 using 1:7 with linespoints pt 7 ps 0.18*enlarge lw 1 lc rgb ink
     unset label
 }
-# The legend as a panel of its own: gnuplot's SVG gives all dashed arrows the last one's dashes.
+# The legend as a panel of its own: gnuplot's SVG gives dashed arrows of one colour the last one's dashes.
 L = left + panel_w + gap; R = L + 36*orders; T = top - 16; B = top - 4
 eval panel
 set border 0

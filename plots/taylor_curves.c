@@ -1,4 +1,5 @@
-/* plots/taylor_curves.c: what is drawn against the layer: direction fidelity, and the error of the expansion of each order. */
+/* plots/taylor_curves.c: what is drawn against the layer: direction fidelity, and the error of the expansion of each
+ * order. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -6,7 +7,8 @@
 
 #include "plots/taylor_figure.h"
 
-/* ---- direction fidelity ---------------------------------------------------------------------------------------------- */
+/* ---- direction fidelity
+ * ---------------------------------------------------------------------------------------------- */
 
 enum { COSINE, SPAN, MEASURES };
 static double measure_of(const struct taylor_sample *s, int k) { return k == COSINE ? s->cosine : s->span; }
@@ -17,22 +19,27 @@ struct gathered {
 };
 
 /* The values of measure k over the sampled rows of a layer, of one head or (head -1) all. */
-static struct gathered gather(const struct taylor_results *r, int64_t layer, int64_t head, int k, double *scratch, int64_t *missing) {
+static struct gathered gather(const struct taylor_results *r, int64_t layer, int64_t head, int k, double *scratch,
+                              int64_t *missing) {
     struct gathered out = {scratch, 0};
     for (int64_t i = 0; i < r->n_samples; i++) {
         const struct taylor_sample *s = &r->samples[i];
         if (s->layer != layer || (head >= 0 && s->head != head)) continue;
-        if (isfinite(measure_of(s, k))) scratch[out.n++] = measure_of(s, k);
-        else if (missing != NULL) ++*missing;
+        if (isfinite(measure_of(s, k)))
+            scratch[out.n++] = measure_of(s, k);
+        else if (missing != NULL)
+            ++*missing;
     }
     qsort(scratch, (size_t)out.n, sizeof scratch[0], plot_compare_doubles);
     return out;
 }
 
-enum ag_status plot_write_taylor_direction(FILE *tsv, const struct plot_choice *choice, struct ag_arena *arena, struct ag_error *err) {
+enum ag_status plot_write_taylor_direction(FILE *tsv, const struct plot_choice *choice, struct ag_arena *arena,
+                                           struct ag_error *err) {
     const struct taylor_results *r = choice->taylor;
     static const char *const names[MEASURES] = {"cosine", "span"};
-    double *scratch = AG_NEW(arena, double, r->n_samples, err), lo[MEASURES] = {INFINITY, INFINITY}, hi[MEASURES] = {-INFINITY, -INFINITY};
+    double *scratch = AG_NEW(arena, double, r->n_samples, err), lo[MEASURES] = {INFINITY, INFINITY},
+           hi[MEASURES] = {-INFINITY, -INFINITY};
     int64_t missing[MEASURES] = {0}, there[MEASURES] = {0};
     struct plot_rows rows = {NULL, NULL, 0};
     enum ag_status status = AG_OK;
@@ -62,7 +69,8 @@ enum ag_status plot_write_taylor_direction(FILE *tsv, const struct plot_choice *
                 lo[k] = fmin(lo[k], low);
                 hi[k] = fmax(hi[k], high);
             }
-            if (l > 0 && (g.n == 0 || !before)) fputc('\n', rows.stream); /* gnuplot draws bands across a gap unless a blank line is there */
+            if (l > 0 && (g.n == 0 || !before))
+                fputc('\n', rows.stream); /* gnuplot draws bands across a gap unless a blank line is there */
             before = g.n > 0;
             fprintf(rows.stream, "%s\t%" PRId64 "\tall\t%" PRId64, names[k], r->from.layer[l], g.n);
             plot_cell(rows.stream, plot_quantile(g.values, g.n, 0.5));
@@ -92,9 +100,16 @@ enum ag_status plot_write_taylor_direction(FILE *tsv, const struct plot_choice *
         plot_header_n(tsv, "reference", k + 1, "%.9g", reference);
         plot_header_empty(tsv, k, 1, there[k], r->n_samples == 0 ? "no sampled query" : "no finite value");
     }
-    plot_header(tsv, "note1", "Line: median over the sampled queries of a layer; band: 5 to 95 %%; dots: each query head's median. ∇A(q) − μ is how far softmax moves the read.");
-    plot_header(tsv, "note2", "Left: 1 where the second-order step Σ q points exactly there, whatever its length. Right, thin line: r/D, for directions independent of the keys.");
-    plot_header(tsv, "note3", "Of %" PRId64 " sampled queries (%" PRId64 " positions a prompt, and those that retrieve): missing %" PRId64 " (left; v = 0), %" PRId64 " (right; also fewer than r + 2 keys).",
+    plot_header(tsv, "note1",
+                "Line: median over the sampled queries of a layer; band: 5 to 95 %%; dots: each query head's median. "
+                "∇A(q) − μ is how far softmax moves the read.");
+    plot_header(tsv, "note2",
+                "Left: 1 where the second-order step Σ q points exactly there, whatever its length. Right, thin line: "
+                "r/D, for directions independent of the keys.");
+    plot_header(tsv, "note3",
+                "Of %" PRId64 " sampled queries (%" PRId64
+                " positions a prompt, and those that retrieve): missing %" PRId64 " (left; v = 0), %" PRId64
+                " (right; also fewer than r + 2 keys).",
                 r->n_samples, r->queries, missing[COSINE], missing[SPAN]);
     fputs("measure\tlayer\thead\tn\tmedian\tlo\thi\talone\n", tsv);
     fwrite(rows.text, 1, rows.size, tsv);
@@ -103,9 +118,11 @@ fail:
     return status;
 }
 
-/* ---- orders -------------------------------------------------------------------------------------------------------------- */
+/* ---- orders
+ * -------------------------------------------------------------------------------------------------------------- */
 
-static const enum taylor_quantity order_quantity[TAYLOR_ORDERS] = {TAYLOR_ERROR_0, TAYLOR_C, TAYLOR_ABS_R, TAYLOR_ERROR_3, TAYLOR_ERROR_4};
+static const enum taylor_quantity order_quantity[TAYLOR_ORDERS] = {TAYLOR_ERROR_0, TAYLOR_C, TAYLOR_ABS_R,
+                                                                   TAYLOR_ERROR_3, TAYLOR_ERROR_4};
 enum { LOW = 2, MIDDLE = 3, HIGH = 4 }; /* among taylor_quantile_points: 25, 50, 75 % */
 
 struct log_axis {
@@ -125,7 +142,8 @@ static double on_axis(double value, const struct log_axis *axis) {
     return isnan(value) ? NAN : fmin(fmax(value, axis->min), axis->max);
 }
 
-static void write_order(FILE *tsv, const char *scope, int n, const double *quantiles, struct log_axis *axis, bool alone) {
+static void write_order(FILE *tsv, const char *scope, int n, const double *quantiles, struct log_axis *axis,
+                        bool alone) {
     axis->points++;
     axis->missing += isnan(quantiles[MIDDLE]);
     axis->floored += quantiles[MIDDLE] == 0;
@@ -136,14 +154,15 @@ static void write_order(FILE *tsv, const char *scope, int n, const double *quant
     fprintf(tsv, "\t%d\n", alone);
 }
 
-enum ag_status plot_write_taylor_orders(FILE *tsv, const struct plot_choice *choice, struct ag_arena *arena, struct ag_error *err) {
+enum ag_status plot_write_taylor_orders(FILE *tsv, const struct plot_choice *choice, struct ag_arena *arena,
+                                        struct ag_error *err) {
     const struct taylor_results *r = choice->taylor;
     const int64_t Ls = r->from.Ls;
     struct log_axis axis = {INFINITY, 0, 0, 0, 0, 0}, ignored;
     struct plot_rows rows = {NULL, NULL, 0};
     char scope[32];
     enum ag_status status = AG_OK;
-#define LAYER(l, n) (r->summary->layer_quantiles + ((l) * TAYLOR_QUANTITIES + order_quantity[n]) * TAYLOR_QUANTILES)
+#define LAYER(l, n) (r->summary->layer_quantiles + ((l)*TAYLOR_QUANTITIES + order_quantity[n]) * TAYLOR_QUANTILES)
 #define MODEL(n) (r->summary->model_quantiles + order_quantity[n] * TAYLOR_QUANTILES)
     for (int n = 0; n < TAYLOR_ORDERS; n++)
         for (int i = LOW; i <= HIGH; i++) {
@@ -185,9 +204,15 @@ enum ag_status plot_write_taylor_orders(FILE *tsv, const struct plot_choice *cho
     plot_header(tsv, "y_max", "%.9g", axis.max);
     if (!any) plot_header(tsv, "panel1_empty1", "no positive finite error");
     if (!any) plot_header(tsv, "panel2_empty1", "no positive finite error");
-    plot_header(tsv, "note1", "Aₙ: cumulant expansion of the log-partition at q = 0 up to order n; A₁ is a linear read, A₂ the second-order model Q (|A − A₂| = |R|).");
-    plot_header(tsv, "note2", "All causal queries. Left: median (line) and quartiles (bars) of the model; thin lines: layers, light to dark with depth.");
-    plot_header(tsv, "note3", "Of %" PRId64 " layer medians: %" PRId64 " missing, %" PRId64 " are 0 or below 2⁻⁴⁰ (at the lower end), %" PRId64 " above 2²⁴ (at the upper end).",
+    plot_header(tsv, "note1",
+                "Aₙ: cumulant expansion of the log-partition at q = 0 up to order n; A₁ is a linear read, A₂ the "
+                "second-order model Q (|A − A₂| = |R|).");
+    plot_header(tsv, "note2",
+                "All causal queries. Left: median (line) and quartiles (bars) of the model; thin lines: layers, light "
+                "to dark with depth.");
+    plot_header(tsv, "note3",
+                "Of %" PRId64 " layer medians: %" PRId64 " missing, %" PRId64
+                " are 0 or below 2⁻⁴⁰ (at the lower end), %" PRId64 " above 2²⁴ (at the upper end).",
                 axis.points, axis.missing, axis.floored, axis.infinite);
     fputs("scope\torder\tq25\tmedian\tq75\tdrawn25\tdrawn\tdrawn75\talone\n", tsv);
     fwrite(rows.text, 1, rows.size, tsv);

@@ -1,4 +1,5 @@
-/* plots/taylor_density.c: all causal queries by sqrt(v) and |R|/c. The counts are on the grid of taylor/histogram.h: half octaves. */
+/* plots/taylor_density.c: all causal queries by sqrt(v) and |R|/c. The counts are on the grid of taylor/histogram.h:
+ * half octaves. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -10,8 +11,8 @@ enum { SIDE = TAYLOR_DENSITY, MOST_LAYERS = 35 };
 /* Lower edge of a bin, as a power of two. */
 static double edge(int bin) { return TAYLOR_DENSITY_LOWEST + bin / 2.0; }
 
-/* Bins [lo, hi) that are shown along one axis: all but a share of 5e-4 at either end, whole octaves; never the end bins, which take
- * what is beyond the grid. */
+/* Bins [lo, hi) that are shown along one axis: all but a share of 5e-4 at either end, whole octaves; never the end
+ * bins, which take what is beyond the grid. */
 struct window {
     int lo, hi;
 };
@@ -33,20 +34,24 @@ static struct window central(const int64_t marginal[SIDE]) {
     return w;
 }
 
-static void write_panel(FILE *tsv, const char *name, const int64_t *density, const struct window *x, const struct window *y, int64_t *most) {
+static void write_panel(FILE *tsv, const char *name, const int64_t *density, const struct window *x,
+                        const struct window *y, int64_t *most) {
     int64_t written = 0;
     for (int i = 0; i < SIDE; i++)
         for (int j = 0; j < SIDE; j++) {
             const int64_t n = density[i * SIDE + j];
             if (n == 0) continue;
             if (i >= x->lo && i < x->hi && j >= y->lo && j < y->hi && n > *most) *most = n;
-            fprintf(tsv, "%s\t%.9g\t%.9g\t%.9g\t%.9g\t%" PRId64 "\n", name, exp2(edge(i)), exp2(edge(i + 1)), exp2(edge(j)), exp2(edge(j + 1)), n);
+            fprintf(tsv, "%s\t%.9g\t%.9g\t%.9g\t%.9g\t%" PRId64 "\n", name, exp2(edge(i)), exp2(edge(i + 1)),
+                    exp2(edge(j)), exp2(edge(j + 1)), n);
             written++;
         }
-    if (written == 0) fprintf(tsv, "%s\tNaN\tNaN\tNaN\tNaN\tNaN\n", name); /* an index that is not there would shift all others */
+    if (written == 0)
+        fprintf(tsv, "%s\tNaN\tNaN\tNaN\tNaN\tNaN\n", name); /* an index that is not there would shift all others */
 }
 
-enum ag_status plot_write_taylor_density(FILE *tsv, const struct plot_choice *choice, struct ag_arena *arena, struct ag_error *err) {
+enum ag_status plot_write_taylor_density(FILE *tsv, const struct plot_choice *choice, struct ag_arena *arena,
+                                         struct ag_error *err) {
     const struct taylor_results *r = choice->taylor;
     const int64_t Ls = r->from.Ls, shown = Ls < MOST_LAYERS ? Ls : MOST_LAYERS;
     int64_t *all = AG_ZEROS(arena, int64_t, SIDE * SIDE, err), along_x[SIDE] = {0}, along_y[SIDE] = {0};
@@ -61,7 +66,8 @@ enum ag_status plot_write_taylor_density(FILE *tsv, const struct plot_choice *ch
             along_x[i / SIDE] += r->records[l].density[i];
             along_y[i % SIDE] += r->records[l].density[i];
         }
-        for (int64_t i = 0; i < r->from.P * r->Hq[l]; i++) degenerate += r->records[l].counts[i * TAYLOR_COUNTS + TAYLOR_N_DEGENERATE];
+        for (int64_t i = 0; i < r->from.P * r->Hq[l]; i++)
+            degenerate += r->records[l].counts[i * TAYLOR_COUNTS + TAYLOR_N_DEGENERATE];
     }
     const struct window x = central(along_x);
     struct window y = central(along_y);
@@ -72,11 +78,16 @@ enum ag_status plot_write_taylor_density(FILE *tsv, const struct plot_choice *ch
         for (int j = 0; j < SIDE; j++) {
             const int64_t n = all[i * SIDE + j];
             total += n;
-            if (i < x.lo) left += n;
-            else if (i >= x.hi) right += n;
-            else if (j < y.lo) below += n;
-            else if (j >= y.hi) above += n;
-            else drawn += n;
+            if (i < x.lo)
+                left += n;
+            else if (i >= x.hi)
+                right += n;
+            else if (j < y.lo)
+                below += n;
+            else if (j >= y.hi)
+                above += n;
+            else
+                drawn += n;
         }
     AG_TRY(plot_rows_begin(&rows, err));
     write_panel(rows.stream, "all", all, &x, &y, &most);
@@ -87,34 +98,52 @@ enum ag_status plot_write_taylor_density(FILE *tsv, const struct plot_choice *ch
         write_panel(rows.stream, name, r->records[l].density, &x, &y, &most);
     }
     AG_TRY(plot_rows_end(&rows, err));
-    AG_TRY(plot_taylor_header(tsv, "taylor-density", "Remainder against curvature radius, all causal queries", "", choice, arena, err));
+    AG_TRY(plot_taylor_header(tsv, "taylor-density", "Remainder against curvature radius, all causal queries", "",
+                              choice, arena, err));
     plot_header(tsv, "panels", "%" PRId64, shown + 1);
     for (int64_t k = 0; k <= shown; k++) {
         const int64_t l = k == 0 ? 0 : shown > 1 ? (k - 1) * (Ls - 1) / (shown - 1) : 0;
-        const double share = k == 0 ? r->summary->model_share[TAYLOR_N_EPS_1].value : r->summary->layer_share[l * TAYLOR_COUNTS + TAYLOR_N_EPS_1].value;
-        if (k == 0) plot_header_n(tsv, "panel", k + 1, "all layers");
-        else plot_header_n(tsv, "panel", k + 1, "layer %" PRId64, r->from.layer[l]);
-        if (isnan(share)) plot_header_n(tsv, "share", k + 1, "–");
-        else plot_header_n(tsv, "share", k + 1, "%.0f %%", 100 * share);
+        const double share = k == 0 ? r->summary->model_share[TAYLOR_N_EPS_1].value
+                                    : r->summary->layer_share[l * TAYLOR_COUNTS + TAYLOR_N_EPS_1].value;
+        if (k == 0)
+            plot_header_n(tsv, "panel", k + 1, "all layers");
+        else
+            plot_header_n(tsv, "panel", k + 1, "layer %" PRId64, r->from.layer[l]);
+        if (isnan(share))
+            plot_header_n(tsv, "share", k + 1, "–");
+        else
+            plot_header_n(tsv, "share", k + 1, "%.0f %%", 100 * share);
         const int64_t *density = k == 0 ? all : r->records[l].density;
         int64_t any = 0, inside = 0;
         for (int i = 0; i < SIDE * SIDE; i++) {
             any += density[i];
             if (i / SIDE >= x.lo && i / SIDE < x.hi && i % SIDE >= y.lo && i % SIDE < y.hi) inside += density[i];
         }
-        if (any == 0) plot_header_n(tsv, "empty", k + 1, "no query with v > 0");
-        else if (inside == 0) plot_header_n(tsv, "empty", k + 1, "all beyond the axes");
+        if (any == 0)
+            plot_header_n(tsv, "empty", k + 1, "no query with v > 0");
+        else if (inside == 0)
+            plot_header_n(tsv, "empty", k + 1, "all beyond the axes");
     }
     plot_header(tsv, "x_min", "%.9g", edge(x.lo));
     plot_header(tsv, "x_max", "%.9g", edge(x.hi));
     plot_header(tsv, "y_min", "%.9g", edge(y.lo));
     plot_header(tsv, "y_max", "%.9g", edge(y.hi));
     plot_header(tsv, "most", "%" PRId64, most);
-    plot_header(tsv, "note1", "Each query of each head once, in cells of half an octave; √v: standard deviation of the logits; c: what the normaliser adds over a linear read.");
-    plot_header(tsv, "note2", "Percentages: queries with |R| ≤ 0.5 c. Lines: |R| = 0.1 c, 0.5 c, c; above 1 the model overshoots (R < 0), as R ≤ c always.");
-    plot_header(tsv, "note3", "Of %s queries with v > 0: %s drawn; beyond the axes %s left, %s right, %s below, %s above. No |R|/c where v = 0: %" PRId64 ".",
-                plot_count(a, total), plot_count(b, drawn), plot_count(c, left), plot_count(d, right), plot_count(e, below), plot_count(name, above), degenerate);
-    if (shown < Ls) plot_header(tsv, "note4", "%" PRId64 " of %" PRId64 " layers are shown, evenly spaced; the first panel holds all.", shown, Ls);
+    plot_header(tsv, "note1",
+                "Each query of each head once, in cells of half an octave; √v: standard deviation of the logits; c: "
+                "what the normaliser adds over a linear read.");
+    plot_header(tsv, "note2",
+                "Percentages: queries with |R| ≤ 0.5 c. Lines: |R| = 0.1 c, 0.5 c, c; above 1 the model overshoots (R "
+                "< 0), as R ≤ c always.");
+    plot_header(tsv, "note3",
+                "Of %s queries with v > 0: %s drawn; beyond the axes %s left, %s right, %s below, %s above. No |R|/c "
+                "where v = 0: %" PRId64 ".",
+                plot_count(a, total), plot_count(b, drawn), plot_count(c, left), plot_count(d, right),
+                plot_count(e, below), plot_count(name, above), degenerate);
+    if (shown < Ls)
+        plot_header(tsv, "note4",
+                    "%" PRId64 " of %" PRId64 " layers are shown, evenly spaced; the first panel holds all.", shown,
+                    Ls);
     fputs("layer\tsqrt_v_lo\tsqrt_v_hi\tratio_lo\tratio_hi\tcount\n", tsv);
     fwrite(rows.text, 1, rows.size, tsv);
 fail:

@@ -1,4 +1,5 @@
-/* plots/taylor_table.c: the list of the Taylor figures and what their tables share: the choice of a head, provenance, rows in memory. */
+/* plots/taylor_table.c: the list of the Taylor figures and what their tables share: the choice of a head, provenance,
+ * rows in memory. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -16,21 +17,22 @@ AG_EMBED(script_taylor_direction, "plots/taylor-direction.gp");
 AG_EMBED(script_taylor_orders, "plots/taylor-orders.gp");
 
 const struct plot_figure plot_taylor_figures[PLOT_TAYLOR_FIGURES] = {
-    {"taylor-density", "all causal queries by sqrt(v) and |R|/c, by layer", script_taylor_density, script_taylor_density_end,
-     plot_write_taylor_density},
+    {"taylor-density", "all causal queries by sqrt(v) and |R|/c, by layer", script_taylor_density,
+     script_taylor_density_end, plot_write_taylor_density},
     {"taylor-heatmap", "median R/c and share inside the trust radius, by layer and query head", script_taylor_heatmap,
      script_taylor_heatmap_end, plot_write_taylor_heatmap},
-    {"taylor-ladder", "enclosures of R at the sampled queries of one head", script_taylor_ladder, script_taylor_ladder_end,
-     plot_write_taylor_ladder},
-    {"taylor-radius", "R/c along a few queries, with its enclosure and trust radii", script_taylor_radius, script_taylor_radius_end,
-     plot_write_taylor_radius},
+    {"taylor-ladder", "enclosures of R at the sampled queries of one head", script_taylor_ladder,
+     script_taylor_ladder_end, plot_write_taylor_ladder},
+    {"taylor-radius", "R/c along a few queries, with its enclosure and trust radii", script_taylor_radius,
+     script_taylor_radius_end, plot_write_taylor_radius},
     {"taylor-direction", "direction fidelity by layer", script_taylor_direction, script_taylor_direction_end,
      plot_write_taylor_direction},
     {"taylor-orders", "error of the expansion by order and layer", script_taylor_orders, script_taylor_orders_end,
      plot_write_taylor_orders},
 };
 
-/* ---- the head to look at -------------------------------------------------------------------------------------------- */
+/* ---- the head to look at --------------------------------------------------------------------------------------------
+ */
 
 int64_t plot_taylor_slot(const struct taylor_results *r, int64_t layer) {
     for (int64_t l = 0; l < r->from.Ls; l++)
@@ -58,14 +60,16 @@ enum ag_status plot_taylor_choose(struct plot_choice *choice, struct ag_error *e
     if (choice->layer >= 0) {
         l0 = plot_taylor_slot(r, choice->layer);
         if (l0 < 0)
-            return ag_fail(err, AG_E_USAGE, "--layer %" PRId64 ": %s holds no such layer; expected one of %" PRId64 " analysed, %" PRId64 " to %" PRId64,
+            return ag_fail(err, AG_E_USAGE,
+                           "--layer %" PRId64 ": %s holds no such layer; expected one of %" PRId64 " analysed, %" PRId64
+                           " to %" PRId64,
                            choice->layer, choice->path, Ls, r->from.layer[0], r->from.layer[Ls - 1]);
         l1 = l0 + 1;
     }
     for (int64_t l = l0; l < l1; l++) most = r->Hq[l] > most ? r->Hq[l] : most;
     if (choice->head >= most)
-        return ag_fail(err, AG_E_USAGE, "--head %" PRId64 ": %s has query heads 0 to %" PRId64 "%s", choice->head, choice->path, most - 1,
-                       choice->layer >= 0 ? " in that layer" : "");
+        return ag_fail(err, AG_E_USAGE, "--head %" PRId64 ": %s has query heads 0 to %" PRId64 "%s", choice->head,
+                       choice->path, most - 1, choice->layer >= 0 ? " in that layer" : "");
     struct ag_arena *scratch = ag_arena_new("choosing a head");
     struct candidate *all = scratch ? AG_NEW(scratch, struct candidate, Ls * r->H, err) : NULL;
     if (all == NULL) {
@@ -80,7 +84,8 @@ enum ag_status plot_taylor_choose(struct plot_choice *choice, struct ag_error *e
             finite += !isnan(share);
         }
     qsort(all, (size_t)n, sizeof all[0], by_share);
-    const struct candidate *median = &all[finite > 0 ? (finite - 1) / 2 : 0], *ends[2] = {&all[0], &all[finite > 0 ? finite - 1 : 0]};
+    const struct candidate *median = &all[finite > 0 ? (finite - 1) / 2 : 0],
+                           *ends[2] = {&all[0], &all[finite > 0 ? finite - 1 : 0]};
     choice->layer = r->from.layer[median->l];
     choice->head = median->h;
     for (int i = 0; i < 2; i++) {
@@ -91,7 +96,8 @@ enum ag_status plot_taylor_choose(struct plot_choice *choice, struct ag_error *e
     return AG_OK;
 }
 
-/* ---- the header ------------------------------------------------------------------------------------------------------ */
+/* ---- the header
+ * ------------------------------------------------------------------------------------------------------ */
 
 const char *plot_count(char out[32], int64_t n) {
     char digits[24];
@@ -142,7 +148,8 @@ enum ag_status plot_taylor_header(FILE *tsv, const char *figure, const char *mea
         plot_header(tsv, given[i].key, "%s", text[i]);
     }
     for (int64_t l = 0; l < from->Ls; l++)
-        for (int64_t i = 0; i < from->P * r->Hq[l]; i++) queries += r->records[l].counts[i * TAYLOR_COUNTS + TAYLOR_N_QUERIES];
+        for (int64_t i = 0; i < from->P * r->Hq[l]; i++)
+            queries += r->records[l].counts[i * TAYLOR_COUNTS + TAYLOR_N_QUERIES];
     plot_header(tsv, "tap", "%s", tap);
     plot_header(tsv, "last_tap", "%s", last);
     plot_header(tsv, "softmax_sees", "%d", from->tap == from->last_tap);
@@ -159,8 +166,8 @@ enum ag_status plot_taylor_header(FILE *tsv, const char *figure, const char *mea
     } else {
         snprintf(seen, sizeof seen, "tap %s, NOT what the softmax sees (%s)", tap, last);
     }
-    plot_header(tsv, "subtitle", "%s · %" PRId64 " prompt%s (%" PRId64 " unit%s) · %s causal queries%s%s", seen, from->P,
-                from->P == 1 ? "" : "s", from->units, from->units == 1 ? "" : "s", plot_count(many, queries),
+    plot_header(tsv, "subtitle", "%s · %" PRId64 " prompt%s (%" PRId64 " unit%s) · %s causal queries%s%s", seen,
+                from->P, from->P == 1 ? "" : "s", from->units, from->units == 1 ? "" : "s", plot_count(many, queries),
                 besides[0] != '\0' ? " · " : "", besides);
     plot_header(tsv, "source", "checkpoint %.12s · prompts %.12s (SHA-256) · attgeo %s", text[2], text[3], text[5]);
     plot_header(tsv, "layer_min", "%" PRId64, from->layer[0]);
@@ -175,7 +182,8 @@ double plot_quantile(const double *sorted, int64_t n, double p) {
     return i + 1 < n ? sorted[i] + (at - (double)i) * (sorted[i + 1] - sorted[i]) : sorted[n - 1];
 }
 
-/* ---- rows in memory --------------------------------------------------------------------------------------------------- */
+/* ---- rows in memory
+ * --------------------------------------------------------------------------------------------------- */
 
 enum ag_status plot_rows_begin(struct plot_rows *rows, struct ag_error *err) {
     *rows = (struct plot_rows){NULL, NULL, 0};

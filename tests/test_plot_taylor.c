@@ -1,5 +1,5 @@
-/* tests/test_plot_taylor.c: the figures of Taylor results: tables, pictures, degenerate data, refusals; and the curves they draw. Results
- * are made up here and written with taylor_results_write. */
+/* tests/test_plot_taylor.c: the figures of Taylor results: tables, pictures, degenerate data, refusals; and the curves
+ * they draw. Results are made up here and written with taylor_results_write. */
 #include "tests/test.h"
 
 #include <gsl/gsl_randist.h>
@@ -30,7 +30,8 @@ struct made {
 };
 static const struct made ordinary = {4, 2, 4, 6, ORDINARY, 0, AG_TAP_ROPE, "tiny attn_q"};
 
-/* 20 queries a prompt and head, one of them with v = 0; R/c is 1/4 in even heads and -3/4 in odd ones, |R|/c grows with the layer. */
+/* 20 queries a prompt and head, one of them with v = 0; R/c is 1/4 in even heads and -3/4 in odd ones, |R|/c grows with
+ * the layer. */
 static void fill_records(struct taylor_results *r, const struct made *m) {
     for (int64_t l = 0; l < m->Ls; l++) {
         struct taylor_records *x = &r->records[l];
@@ -51,10 +52,14 @@ static void fill_records(struct taylor_results *r, const struct made *m) {
                     const double size = m->content == EXTREME ? (q % 2 ? 0 : INFINITY) : ldexp(1, -q);
                     bins[(q * 2 + 1) * TAYLOR_BINS + taylor_bin(size)] += 20;
                 }
-                for (int sign = 0; sign < 2; sign++) memset(bins + (TAYLOR_R_OVER_C * 2 + sign) * TAYLOR_BINS, 0, TAYLOR_BINS * sizeof *bins);
-                bins[(TAYLOR_R_OVER_C * 2 + (h % 2 == 0)) * TAYLOR_BINS + taylor_bin(m->content == EXTREME ? INFINITY : h % 2 ? 0.75 : 0.25)] += 19;
+                for (int sign = 0; sign < 2; sign++)
+                    memset(bins + (TAYLOR_R_OVER_C * 2 + sign) * TAYLOR_BINS, 0, TAYLOR_BINS * sizeof *bins);
+                bins[(TAYLOR_R_OVER_C * 2 + (h % 2 == 0)) * TAYLOR_BINS + taylor_bin(m->content == EXTREME ? INFINITY
+                                                                                     : h % 2               ? 0.75
+                                                                                             : 0.25)] += 19;
                 for (int k = 0; k < 19; k++) {
-                    const double root = m->content == EXTREME ? (k % 2 ? 1e-30 : 1e30) : 1 + 0.1 * k, ratio = m->content == EXTREME ? 1e-30 : 0.3 + 0.1 * (double)l;
+                    const double root = m->content == EXTREME ? (k % 2 ? 1e-30 : 1e30) : 1 + 0.1 * k,
+                                 ratio = m->content == EXTREME ? 1e-30 : 0.3 + 0.1 * (double)l;
                     x->density[taylor_density_bin(root) * TAYLOR_DENSITY + taylor_density_bin(ratio)]++;
                 }
             }
@@ -70,18 +75,30 @@ static void fill_samples(struct taylor_results *r, const struct made *m) {
     r->samples = AG_ZEROS(r->arena, struct taylor_sample, n, &err);
     for (int64_t i = 0; i < n; i++) {
         struct taylor_sample *s = &r->samples[i];
-        const int64_t h = i % m->H, row = i / m->H % m->rows, p = i / m->H / m->rows % m->P, l = i / m->H / m->rows / m->P;
-        *s = (struct taylor_sample){.prompt = p, .layer = r->from.layer[l], .head = h, .position = 10 * row, .keys = 10 * row + 1, .v = 1, .c = 0.5,
-                                    .R = R_at(i), .cosine = 0.9, .span = 0.8 - 0.01 * (double)l, .value = row == 1 ? 2 : 0};
+        const int64_t h = i % m->H, row = i / m->H % m->rows, p = i / m->H / m->rows % m->P,
+                      l = i / m->H / m->rows / m->P;
+        *s = (struct taylor_sample){.prompt = p,
+                                    .layer = r->from.layer[l],
+                                    .head = h,
+                                    .position = 10 * row,
+                                    .keys = 10 * row + 1,
+                                    .v = 1,
+                                    .c = 0.5,
+                                    .R = R_at(i),
+                                    .cosine = 0.9,
+                                    .span = 0.8 - 0.01 * (double)l,
+                                    .value = row == 1 ? 2 : 0};
         for (int k = 0; k < TAYLOR_SAMPLE_BOUNDS; k++) {
             s->bound[k] = (struct taylor_interval){s->R - 0.2 * (k + 1), s->R + 0.3 * (k + 1)};
-            if (m->content == INFINITE || (m->window > 0 && k == TAYLOR_B4)) s->bound[k] = (struct taylor_interval){-INFINITY, INFINITY};
+            if (m->content == INFINITE || (m->window > 0 && k == TAYLOR_B4))
+                s->bound[k] = (struct taylor_interval){-INFINITY, INFINITY};
         }
         if (m->content == ORDINARY && i % 5 == 0) s->bound[TAYLOR_B2].hi = 1e9;
         if (m->content == ORDINARY && i % 7 == 0) s->bound[TAYLOR_B4].hi = INFINITY;
         if (m->content == EXTREME) s->bound[TAYLOR_B2].hi = 1e300;
         if (m->content == MISSING) s->R = s->cosine = s->span = NAN;
-        for (int e = 0; e < TAYLOR_EPS; e++) s->radius[e] = (struct taylor_radius){row % 3 == 0 ? 1 : 0.25 * (e + 1), 0.2, row % 2 == 0};
+        for (int e = 0; e < TAYLOR_EPS; e++)
+            s->radius[e] = (struct taylor_radius){row % 3 == 0 ? 1 : 0.25 * (e + 1), 0.2, row % 2 == 0};
     }
     if (m->rows == 0) return;
     r->n_curves = m->Ls * m->H * 2; /* rows 0 and 1 of the first prompt */
@@ -91,8 +108,12 @@ static void fill_samples(struct taylor_results *r, const struct made *m) {
         r->curves[i].sample = l * m->P * m->rows * m->H + (m->rows > 1 ? row : 0) * m->H + i % m->H;
         for (int k = 0; k < TAYLOR_CURVE; k++) {
             const double s = k / 32.0;
-            r->curves[i].ratio[k] = m->content == MISSING ? NAN : m->content == EXTREME ? -1e20 * s : (row ? -0.9 : 0.6) * s;
-            r->curves[i].bound[k] = m->content == INFINITE || m->content == MISSING ? (struct taylor_interval){-INFINITY, 1} : (struct taylor_interval){-1.5 * s, 0.9 * s};
+            r->curves[i].ratio[k] = m->content == MISSING   ? NAN
+                                    : m->content == EXTREME ? -1e20 * s
+                                                            : (row ? -0.9 : 0.6) * s;
+            r->curves[i].bound[k] = m->content == INFINITE || m->content == MISSING
+                                        ? (struct taylor_interval){-INFINITY, 1}
+                                        : (struct taylor_interval){-1.5 * s, 0.9 * s};
         }
     }
 }
@@ -116,9 +137,20 @@ static const char *make_results(const char *folder, const struct made *m) {
         ids[p] = "made up";
     }
     const struct ag_tokens tokens = {.P = m->P, .T = 20 * m->P, .offsets = offsets, .prompt_id = ids, .twin = twin};
-    const struct ag_source source = {.model = m->model, .architecture = "llama", .checkpoint_sha256 = "0123456789abcdef", .tokenizer_sha256 = "00",
-                                     .prompts_sha256 = "fedcba9876543210", .backend = "ref", .dtype = "f32", .command_line = "attgeo test", .L = m->Ls + 2,
-                                     .layers = shapes, .selected = selected, .tap = m->tap, .last_tap = AG_TAP_ROPE, .tokens = &tokens};
+    const struct ag_source source = {.model = m->model,
+                                     .architecture = "llama",
+                                     .checkpoint_sha256 = "0123456789abcdef",
+                                     .tokenizer_sha256 = "00",
+                                     .prompts_sha256 = "fedcba9876543210",
+                                     .backend = "ref",
+                                     .dtype = "f32",
+                                     .command_line = "attgeo test",
+                                     .L = m->Ls + 2,
+                                     .layers = shapes,
+                                     .selected = selected,
+                                     .tap = m->tap,
+                                     .last_tap = AG_TAP_ROPE,
+                                     .tokens = &tokens};
     struct taylor_options options = TAYLOR_OPTIONS_INIT;
     options.draws = 100;
     assert_ok(taylor_results_new(&r, &source, &options, &err), &err);
@@ -131,7 +163,8 @@ static const char *make_results(const char *folder, const struct made *m) {
     return path;
 }
 
-/* ---- helpers ----------------------------------------------------------------------------------------------------------- */
+/* ---- helpers
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static const char *slurp(const char *path, size_t *size) {
     static char *kept[64];
@@ -140,7 +173,8 @@ static const char *slurp(const char *path, size_t *size) {
     char piece[4096];
     FILE *file = fopen(path, "rb");
     if (file == NULL) fail_msg("%s is not there", path);
-    for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0;) assert_int_equal(ag_buf_add(&buf, piece, n, NULL), AG_OK);
+    for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0;)
+        assert_int_equal(ag_buf_add(&buf, piece, n, NULL), AG_OK);
     fclose(file);
     if (buf.size == 0) fail_msg("%s is empty", path);
     free(kept[next % 64]);
@@ -172,7 +206,8 @@ static void plot_refused(int code, const char *arguments, const char *piece, con
     struct ag_buf err = {0};
     const int got = test_cli(NULL, &err, "plot %s", arguments);
     if (got != code) fail_msg("plot %s: exit %d, expected %d: %s", arguments, got, code, err.data);
-    if (strstr(err.data, piece) == NULL || strstr(err.data, other) == NULL) fail_msg("'%s' contains not both '%s' and '%s'", err.data, piece, other);
+    if (strstr(err.data, piece) == NULL || strstr(err.data, other) == NULL)
+        fail_msg("'%s' contains not both '%s' and '%s'", err.data, piece, other);
     ag_buf_free(&err);
 }
 
@@ -181,7 +216,8 @@ static const char *table_of(const char *folder, const char *figure) {
     return slurp(test_path("%s/%s.tsv", folder, figure), &size);
 }
 
-/* ---- figures --------------------------------------------------------------------------------------------------------------- */
+/* ---- figures
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static void every_shape(void **state) {
     (void)state;
@@ -194,7 +230,8 @@ static void every_shape(void **state) {
         {2, 2, 2, 3, INFINITE, 0, AG_TAP_ROPE, "infinite"},
         {2, 3, 2, 3, MISSING, 0, AG_TAP_ROPE, "missing"},
         {2, 2, 2, 3, EXTREME, 0, AG_TAP_ROPE, "extreme"},
-        {40, 20, 1, 2, ORDINARY, 0, AG_TAP_ROPE, "many, and a name that is far too long for the first line of any figure that was ever printed"},
+        {40, 20, 1, 2, ORDINARY, 0, AG_TAP_ROPE,
+         "many, and a name that is far too long for the first line of any figure that was ever printed"},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         const char *folder = test_folder("plot_taylor_shapes"), *results = make_results(folder, &shapes[i]);
@@ -218,11 +255,20 @@ static void density_table(void **state) {
     const char *results = make_results(folder, &ordinary);
     plot_ok(results, folder, "--format svg --figure taylor-density");
     const char *table = table_of(folder, "taylor-density");
-    static const char *const lines[] = {"# model\ttiny attn_q\n", "# tap\trope\n", "# prompts\t4\n", "# units\t4\n", "# queries\t640\n", "# panels\t5\n",
-                                        "# panel1\tall layers\n", "# panel2\tlayer 2\n", "# panel5\tlayer 5\n", "# share5\t38 %\n",
+    static const char *const lines[] = {"# model\ttiny attn_q\n",
+                                        "# tap\trope\n",
+                                        "# prompts\t4\n",
+                                        "# units\t4\n",
+                                        "# queries\t640\n",
+                                        "# panels\t5\n",
+                                        "# panel1\tall layers\n",
+                                        "# panel2\tlayer 2\n",
+                                        "# panel5\tlayer 5\n",
+                                        "# share5\t38 %\n",
                                         "\nlayer\tsqrt_v_lo\tsqrt_v_hi\tratio_lo\tratio_hi\tcount\n"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) holds(table, lines[i]); /* share5: (7 + 8) / 40 */
-    holds(table, "Of 608 queries with v > 0: 608 drawn; beyond the axes 0 left, 0 right, 0 below, 0 above. No |R|/c where v = 0: 32.");
+    holds(table, "Of 608 queries with v > 0: 608 drawn; beyond the axes 0 left, 0 right, 0 below, 0 above. No |R|/c "
+                 "where v = 0: 32.");
     /* Rows of a panel add up; sqrt(v) from 1 to 2.8 in three cells of half an octave. */
     int64_t sum = 0, cells = 0;
     for (const char *at = table; (at = strstr(at, "\n3\t")) != NULL; at++) {
@@ -237,7 +283,8 @@ static void density_table(void **state) {
     /* What lies beyond the grid is counted, not drawn. */
     const struct made far = {1, 1, 1, 2, EXTREME, 0, AG_TAP_ROPE, "far"};
     plot_ok(make_results(folder, &far), folder, "--format svg --figure taylor-density");
-    holds(table_of(folder, "taylor-density"), "Of 19 queries with v > 0: 0 drawn; beyond the axes 9 left, 10 right, 0 below, 0 above.");
+    holds(table_of(folder, "taylor-density"),
+          "Of 19 queries with v > 0: 0 drawn; beyond the axes 9 left, 10 right, 0 below, 0 above.");
     const struct made many = {60, 1, 1, 1, ORDINARY, 0, AG_TAP_ROPE, "many"};
     plot_ok(make_results(folder, &many), folder, "--format svg --figure taylor-density");
     table = table_of(folder, "taylor-density");
@@ -256,7 +303,8 @@ static void heatmap_table(void **state) {
     assert_int_equal(sscanf(row, "\nmedian\t3\t1\t%lf\t-1\t1\t%lf\tok\t", &value, &colour), 2);
     assert_true(fabs(value + 0.75) <= 0.022 * 0.75 && fabs(colour - value / 0.8) <= 1e-8);
     holds(table, "# range\t0.8\n");
-    holds(table, "\ninside\t2\t0\t0.333333333\t24\t0\t0.333333333\tok\t33\n"); /* rows 0 and 3 of 6 are inside at eps 0.5 */
+    holds(table,
+          "\ninside\t2\t0\t0.333333333\t24\t0\t0.333333333\tok\t33\n"); /* rows 0 and 3 of 6 are inside at eps 0.5 */
     holds(table, "n = 24 sampled queries a cell");
     holds(table, "50 % of cells < 0");
     plot_ok(results, folder, "--format svg --figure taylor-heatmap --range 0.5");
@@ -286,7 +334,8 @@ static void ladder_table(void **state) {
         static const char *const names[] = {"\nB1\t", "\nB2\t", "\nB3\t", "\nB4\t", "\nB4x\t"};
         assert_int_equal(count(table, names[k]), 24);
     }
-    /* B3 in the order of R, ends as they are; B4 infinite and B2 far away where it was made so, inside the axis as drawn. */
+    /* B3 in the order of R, ends as they are; B4 infinite and B2 far away where it was made so, inside the axis as
+     * drawn. */
     double most = NAN, before = -INFINITY;
     int infinite = 0, clipped = 0;
     assert_int_equal(sscanf(strstr(table, "# most\t"), "# most\t%lf", &most), 1);
@@ -295,9 +344,11 @@ static void ladder_table(void **state) {
         long rank, prompt, position;
         int value, lo_state, hi_state;
         double v[6], b3[2];
-        assert_int_equal(sscanf(at, "\n%7[^\t]\t%ld\t%ld\t%ld\t%15[^\t]\t%d\t%lf\t%lf\t%lf\t%lf\t%lf\t%lf\t%d\t%d\t%lf\t%lf", name, &rank, &prompt, &position, role,
-                                &value, &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &lo_state, &hi_state, &b3[0], &b3[1]),
-                         16);
+        assert_int_equal(
+            sscanf(at, "\n%7[^\t]\t%ld\t%ld\t%ld\t%15[^\t]\t%d\t%lf\t%lf\t%lf\t%lf\t%lf\t%lf\t%d\t%d\t%lf\t%lf", name,
+                   &rank, &prompt, &position, role, &value, &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &lo_state,
+                   &hi_state, &b3[0], &b3[1]),
+            16);
         assert_true(fabs(v[4]) <= most && fabs(v[5]) <= most && v[3] == v[0] && value == (position == 10 ? 2 : 0));
         assert_true(fabs(b3[0] - (v[0] - 0.6)) <= 1e-8 && fabs(b3[1] - (v[0] + 0.9)) <= 1e-8);
         infinite += hi_state == 2;
@@ -347,7 +398,8 @@ static void radius_table(void **state) {
     holds(table, "# panel1\tlayer 4, head 1 (chosen)\n");
     const struct made far = {1, 1, 1, 2, EXTREME, 0, AG_TAP_ROPE, "far"};
     plot_ok(make_results(folder, &far), folder, "--format svg --figure taylor-radius");
-    holds(table_of(folder, "taylor-radius"), "Of 66 points: 0 missing (v = 0 or c lost to rounding), 64 below the axis");
+    holds(table_of(folder, "taylor-radius"),
+          "Of 66 points: 0 missing (v = 0 or c lost to rounding), 64 below the axis");
     const struct made none = {1, 1, 1, 0, ORDINARY, 0, AG_TAP_ROPE, "none"};
     plot_ok(make_results(folder, &none), folder, "--format svg --figure taylor-radius");
     holds(table_of(folder, "taylor-radius"), "# none\tthe results file holds no curves");
@@ -364,19 +416,23 @@ static void by_layer_tables(void **state) {
     holds(table, "# reference2\t0.25\n"); /* 16 / 64 */
     holds(table, "Of 192 sampled queries");
     table = table_of(folder, "taylor-orders");
-    static const enum taylor_quantity order[] = {TAYLOR_ERROR_0, TAYLOR_C, TAYLOR_ABS_R, TAYLOR_ERROR_3, TAYLOR_ERROR_4};
+    static const enum taylor_quantity order[] = {TAYLOR_ERROR_0, TAYLOR_C, TAYLOR_ABS_R, TAYLOR_ERROR_3,
+                                                 TAYLOR_ERROR_4};
     for (int n = 0; n < TAYLOR_ORDERS; n++) { /* every query of a quantity q has the value 2^-q */
         double v[6];
         const char *at = strstr(table, test_path("\n4\t%d\t", n));
         assert_non_null(at);
-        assert_int_equal(sscanf(strchr(at + 3, '\t'), "\t%lf\t%lf\t%lf\t%lf\t%lf\t%lf", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5]), 6);
+        assert_int_equal(
+            sscanf(strchr(at + 3, '\t'), "\t%lf\t%lf\t%lf\t%lf\t%lf\t%lf", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5]),
+            6);
         for (int i = 0; i < 6; i++) assert_true(fabs(v[i] / ldexp(1, -(int)order[n]) - 1) <= 0.023);
         assert_int_equal(count(table, test_path("\nmodel\t%d\t", n)), 1);
         assert_int_equal(count(table, test_path("\n4\t%d\t", n)), 2);
     }
     const struct made far = {2, 1, 1, 1, EXTREME, 0, AG_TAP_ROPE, "far"}; /* odd quantities 0, even ones infinite */
     plot_ok(make_results(folder, &far), folder, "--format svg --figure taylor-direction,taylor-orders");
-    holds(table_of(folder, "taylor-orders"), "Of 10 layer medians: 0 missing, 6 are 0 or below 2⁻⁴⁰ (at the lower end), 4 above 2²⁴ (at the upper end).");
+    holds(table_of(folder, "taylor-orders"),
+          "Of 10 layer medians: 0 missing, 6 are 0 or below 2⁻⁴⁰ (at the lower end), 4 above 2²⁴ (at the upper end).");
     const struct made missing = {2, 3, 2, 3, MISSING, 0, AG_TAP_ROPE, "missing"};
     plot_ok(make_results(folder, &missing), folder, "--format svg --figure taylor-direction,taylor-orders");
     holds(table_of(folder, "taylor-direction"), "missing 36 (left; v = 0), 36 (right");
@@ -392,7 +448,8 @@ static void redrawn_equal(void **state) {
     plot_ok(results, other, "--format svg");
     for (int f = 0; f < PLOT_TAYLOR_FIGURES; f++) {
         const char *name = plot_taylor_figures[f].name;
-        const char *first = slurp(test_path("%s/%s.svg", folder, name), &a), *second = slurp(test_path("%s/%s.svg", other, name), &b);
+        const char *first = slurp(test_path("%s/%s.svg", folder, name), &a),
+                   *second = slurp(test_path("%s/%s.svg", other, name), &b);
         assert_int_equal(a, b);
         assert_memory_equal(first, second, a);
         /* The script alone, in the folder, without attgeo; and the committed one, as it stands in the tree. */
@@ -402,7 +459,8 @@ static void redrawn_equal(void **state) {
         second = slurp(test_path("%s/%s.png", folder, name), &b);
         assert_int_equal(a, b);
         assert_memory_equal(picture, second, a);
-        assert_int_equal(system(test_path("gnuplot -d -c plots/%s.gp %s/%s.tsv %s/tree.svg", name, folder, name, folder)), 0);
+        assert_int_equal(
+            system(test_path("gnuplot -d -c plots/%s.gp %s/%s.tsv %s/tree.svg", name, folder, name, folder)), 0);
         second = slurp(test_path("%s/tree.svg", folder), &b);
         first = slurp(test_path("%s/%s.svg", folder, name), &a);
         assert_int_equal(a, b);
@@ -413,11 +471,16 @@ static void redrawn_equal(void **state) {
 static void names_are_text(void **state) {
     (void)state;
     const char *folder = test_folder("plot_taylor_hostile");
-    const struct made m = {2, 2, 2, 2, ORDINARY, 0, AG_TAP_ROPE, "\"`touch build/test/plot_taylor_hostile/pwned`\" $(id)\t{/=90 x}\n# tap\tnorm\nm_k^2 <&>"};
+    const struct made m = {
+        2,           2,
+        2,           2,
+        ORDINARY,    0,
+        AG_TAP_ROPE, "\"`touch build/test/plot_taylor_hostile/pwned`\" $(id)\t{/=90 x}\n# tap\tnorm\nm_k^2 <&>"};
     plot_ok(make_results(folder, &m), folder, "--format svg");
     assert_int_equal(ag_path_kind(test_path("%s/pwned", folder)), AG_KIND_NONE);
     for (int f = 0; f < PLOT_TAYLOR_FIGURES; f++) {
-        holds(table_of(folder, plot_taylor_figures[f].name), "# model\t'`touch build/test/plot_taylor_hostile/pwned`' $(id) {/=90 x} # tap norm m_k^2 <&>\n");
+        holds(table_of(folder, plot_taylor_figures[f].name),
+              "# model\t'`touch build/test/plot_taylor_hostile/pwned`' $(id) {/=90 x} # tap norm m_k^2 <&>\n");
         assert_int_equal(count(table_of(folder, plot_taylor_figures[f].name), "\n# tap\t"), 1);
     }
 }
@@ -437,17 +500,20 @@ static void refusals(void **state) {
         {"--head 7", "--head 7", "0 to 1"},
         {"--figure taylor-none", "--figure", "taylor-ladder"},
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) plot_refused(2, test_path("%s -o %s/out %s", results, folder, wrong[i][0]), wrong[i][1], wrong[i][2]);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        plot_refused(2, test_path("%s -o %s/out %s", results, folder, wrong[i][0]), wrong[i][1], wrong[i][2]);
     /* What is of Taylor's is refused for geometry, before the file is read further. */
     const char *geometry = test_path("%s/geometry.h5", folder);
     assert_ok(ag_h5_create(&file, geometry, &err), &err);
     assert_ok(ag_h5_set_text(file, ".", "schema", GEOM_SCHEMA, &err), &err);
     assert_ok(ag_h5_close(file, &err), &err);
-    plot_refused(2, test_path("%s -o %s/out --figure taylor-radius", geometry, folder), "taylor-radius", "attgeo geometry");
+    plot_refused(2, test_path("%s -o %s/out --figure taylor-radius", geometry, folder), "taylor-radius",
+                 "attgeo geometry");
     plot_refused(2, test_path("%s -o %s/out --layer 0", geometry, folder), "--layer", "attgeo geometry");
     plot_refused(2, test_path("%s -o %s/out --head 0", geometry, folder), "--head", "attgeo geometry");
     /* Damaged: each object the figures need, missing. */
-    static const char *const needed[] = {"/density/3", "/summary/quantiles", "/summary/layer_share", "/samples/lo", "/samples/radius", "/curves/ratio", "/curves/sample", "/layers"};
+    static const char *const needed[] = {"/density/3",      "/summary/quantiles", "/summary/layer_share", "/samples/lo",
+                                         "/samples/radius", "/curves/ratio",      "/curves/sample",       "/layers"};
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
         const char *damaged = make_results(folder, &ordinary);
         hid_t id = H5Fopen(damaged, H5F_ACC_RDWR, H5P_DEFAULT);
@@ -465,7 +531,8 @@ static void refusals(void **state) {
     assert_int_equal(ag_path_kind(test_path("%s/out", folder)), AG_KIND_NONE); /* nothing was made for any of them */
 }
 
-/* ---- curves ----------------------------------------------------------------------------------------------------------------- */
+/* ---- curves
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 static void curves_hold(void **state) {
     (void)state;
@@ -480,7 +547,10 @@ static void curves_hold(void **state) {
         double x[MOST], size = exp(gsl_ran_flat(rng, log(1e-3), log(300)));
         const int64_t n = 2 + (int64_t)gsl_rng_uniform_int(rng, MOST - 1);
         const bool two = trial % 4 == 0; /* two atoms attain B3 */
-        for (int64_t j = 0; j < n; j++) x[j] = size * (two ? (j == 0) * (trial % 8 ? 1 : -1) : trial % 4 == 1 ? gsl_ran_tdist(rng, 2) : gsl_ran_gaussian(rng, 1));
+        for (int64_t j = 0; j < n; j++)
+            x[j] = size * (two              ? (j == 0) * (trial % 8 ? 1 : -1)
+                           : trial % 4 == 1 ? gsl_ran_tdist(rng, 2)
+                                            : gsl_ran_gaussian(rng, 1));
         struct kern_logit_moments moments;
         struct taylor_curve curve;
         struct taylor_remainder end;
@@ -491,14 +561,17 @@ static void curves_hold(void **state) {
         for (int k = 1; k < TAYLOR_CURVE; k++) {
             if (isnan(curve.ratio[k])) continue;
             const double s = k / 32.0, c = (s * s * moments.v / 2) / (1 - curve.ratio[k]); /* c = V / (1 - R/c) */
-            const double slack = 1e-13 * (1 + fabs(moments.m) + fabs(moments.b) + fabs(moments.a)) / c; /* rounding of the point itself */
+            const double slack = 1e-13 * (1 + fabs(moments.m) + fabs(moments.b) + fabs(moments.a)) /
+                                 c; /* rounding of the point itself */
             assert_true(curve.ratio[k] >= curve.bound[k].lo - slack * (1 + fabs(curve.ratio[k])));
             assert_true(curve.ratio[k] <= curve.bound[k].hi + slack * (1 + fabs(curve.ratio[k])));
             assert_true(curve.bound[k].hi <= 1);
             seen++;
         }
         const double last = curve.ratio[TAYLOR_CURVE - 1];
-        if (!isnan(last)) assert_true(fabs(last * end.c - end.R) <= 1e-11 * (1 + fabs(moments.m) + moments.b - moments.a) * (1 + fabs(last)));
+        if (!isnan(last))
+            assert_true(fabs(last * end.c - end.R) <=
+                        1e-11 * (1 + fabs(moments.m) + moments.b - moments.a) * (1 + fabs(last)));
     }
     assert_true(seen > 2000 * 16);
     gsl_rng_free(rng);
@@ -508,7 +581,8 @@ static void curves_hold(void **state) {
     struct taylor_curve curve;
     kern_logit_moments_row(&moments, flat, 3, 0);
     taylor_curve_of(&curve, flat, 3, &moments, ops);
-    for (int k = 0; k < TAYLOR_CURVE; k++) assert_true(isnan(curve.ratio[k]) && curve.bound[k].lo == -INFINITY && curve.bound[k].hi == 1);
+    for (int k = 0; k < TAYLOR_CURVE; k++)
+        assert_true(isnan(curve.ratio[k]) && curve.bound[k].lo == -INFINITY && curve.bound[k].hi == 1);
     /* Nothing is known of v: nothing is claimed. */
     const struct taylor_interval none = taylor_share_enclosure(0, 1, 1, 1);
     assert_true(none.lo == -INFINITY && none.hi == 1);
@@ -537,7 +611,8 @@ static void curves_survive(void **state) {
     assert_ok(taylor_results_read(&r, path, &err), &err);
     assert_int_equal(r->n_curves, 16);
     assert_int_equal(r->curves[6].sample, 1 * 4 * 6 * 2 + 1 * 2);
-    assert_true(r->curves[6].ratio[16] == -0.45 && r->curves[6].bound[32].lo == -1.5 && r->curves[6].bound[32].hi == 0.9);
+    assert_true(r->curves[6].ratio[16] == -0.45 && r->curves[6].bound[32].lo == -1.5 &&
+                r->curves[6].bound[32].hi == 0.9);
     taylor_results_free(r);
     hid_t id = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT); /* as written before there were curves */
     assert_true(id >= 0 && H5Ldelete(id, "/curves", H5P_DEFAULT) >= 0 && H5Fclose(id) >= 0);
@@ -548,8 +623,10 @@ static void curves_survive(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(every_shape),     cmocka_unit_test(density_table),   cmocka_unit_test(heatmap_table), cmocka_unit_test(ladder_table),
-    cmocka_unit_test(radius_table),    cmocka_unit_test(by_layer_tables), cmocka_unit_test(redrawn_equal), cmocka_unit_test(names_are_text),
-    cmocka_unit_test(refusals),        cmocka_unit_test(curves_hold),     cmocka_unit_test(curve_positions), cmocka_unit_test(curves_survive),
+    cmocka_unit_test(every_shape),   cmocka_unit_test(density_table),   cmocka_unit_test(heatmap_table),
+    cmocka_unit_test(ladder_table),  cmocka_unit_test(radius_table),    cmocka_unit_test(by_layer_tables),
+    cmocka_unit_test(redrawn_equal), cmocka_unit_test(names_are_text),  cmocka_unit_test(refusals),
+    cmocka_unit_test(curves_hold),   cmocka_unit_test(curve_positions), cmocka_unit_test(curves_survive),
 };
-TEST_GROUP(plot_taylor, "figures of Taylor results: tables, pictures, degenerate data, refusals; curves along queries", tests)
+TEST_GROUP(plot_taylor, "figures of Taylor results: tables, pictures, degenerate data, refusals; curves along queries",
+           tests)
