@@ -7,73 +7,93 @@
 
 #include "plots/taylor_figure.h"
 
-/* ---- direction fidelity
- * ---------------------------------------------------------------------------------------------- */
+/* ---- direction fidelity ---- */
 
 enum { COSINE, SPAN, MEASURES };
 static double measure_of(const struct taylor_sample *s, int k) { return k == COSINE ? s->cosine : s->span; }
 
-struct gathered {
-    double *values; /* sorted */
-    int64_t n;
+/* The finite values of measure k, grouped by layer and head: cell i = l * H + h holds values[first[i] .. first[i + 1]).
+ */
+struct grouped {
+    int64_t *first;
+    double *values, *scratch;
+    int64_t missing;
 };
-
-/* The values of measure k over the sampled rows of a layer, of one head or (head -1) all. */
-static struct gathered gather(const struct taylor_results *r, int64_t layer, int64_t head, int k, double *scratch,
-                              int64_t *missing) {
-    struct gathered out = {scratch, 0};
-    for (int64_t i = 0; i < r->n_samples; i++) {
-        const struct taylor_sample *s = &r->samples[i];
-        if (s->layer != layer || (head >= 0 && s->head != head)) continue;
-        if (isfinite(measure_of(s, k)))
-            scratch[out.n++] = measure_of(s, k);
-        else if (missing != NULL)
-            ++*missing;
+static enum ag_status group_samples(struct grouped *out, const struct taylor_results *r, const int64_t *slot, int k,
+                                    struct ag_arena *arena, struct ag_error *err) {
+    const int64_t cells = r->from.Ls * r->H;
+    int64_t *first = AG_ZEROS(arena, int64_t, cells + 2, err);
+    out->values = AG_NEW(arena, double, r->n_samples, err);
+    out->scratch = AG_NEW(arena, double, r->n_samples, err);
+    out->missing = 0;
+    if (first == NULL || out->values == NULL || out->scratch == NULL) return AG_E_MEMORY;
+    for (int pass = 0; pass < 2;
+         pass++) { /* counts at cell + 2, which become starts at cell + 1, which placing moves to ends */
+        for (int64_t i = 0; i < r->n_samples; i++) {
+            const struct taylor_sample *s = &r->samples[i];
+            const double value = measure_of(s, k);
+            if (slot[s->layer] < 0) continue;
+            const int64_t cell = slot[s->layer] * r->H + s->head;
+            if (!isfinite(value))
+                out->missing += pass == 0;
+            else if (pass == 0)
+                first[cell + 2]++;
+            else
+                out->values[first[cell + 1]++] = value;
+        }
+        for (int64_t i = 2; pass == 0 && i < cells + 2; i++) first[i] += first[i - 1];
     }
-    qsort(scratch, (size_t)out.n, sizeof scratch[0], plot_compare_doubles);
-    return out;
+    out->first = first;
+    return AG_OK;
 }
 
 enum ag_status plot_write_taylor_direction(FILE *tsv, const struct plot_choice *choice, struct ag_arena *arena,
                                            struct ag_error *err) {
     const struct taylor_results *r = choice->taylor;
     static const char *const names[MEASURES] = {"cosine", "span"};
-    double *scratch = AG_NEW(arena, double, r->n_samples, err), lo[MEASURES] = {INFINITY, INFINITY},
-           hi[MEASURES] = {-INFINITY, -INFINITY};
+    double lo[MEASURES] = {INFINITY, INFINITY}, hi[MEASURES] = {-INFINITY, -INFINITY};
     int64_t missing[MEASURES] = {0}, there[MEASURES] = {0};
     struct plot_rows rows = {NULL, NULL, 0};
     enum ag_status status = AG_OK;
-    if (scratch == NULL) return AG_E_MEMORY;
+    const int64_t *slot = plot_taylor_slots(r, arena, err);
+    if (slot == NULL) return AG_E_MEMORY;
     AG_TRY(plot_rows_begin(&rows, err));
     for (int k = 0; k < MEASURES; k++) {
+        struct grouped g;
+        AG_TRY(group_samples(&g, r, slot, k, arena, err));
+        missing[k] = g.missing;
         if (k > 0) fputs("\n\n", rows.stream);
         for (int64_t l = 0; l < r->from.Ls; l++)
             for (int64_t h = 0; h < r->Hq[l]; h++) {
-                const struct gathered g = gather(r, r->from.layer[l], h, k, scratch, NULL);
-                const double median = plot_quantile(g.values, g.n, 0.5);
-                if (g.n > 0) {
+                double *values = g.values + g.first[l * r->H + h];
+                const int64_t n = g.first[l * r->H + h + 1] - g.first[l * r->H + h];
+                qsort(values, (size_t)n, sizeof values[0], plot_compare_doubles);
+                const double median = plot_quantile(values, n, 0.5);
+                if (n > 0) {
                     lo[k] = fmin(lo[k], median);
                     hi[k] = fmax(hi[k], median);
                 }
-                fprintf(rows.stream, "%s\t%" PRId64 "\t%" PRId64 "\t%" PRId64, names[k], r->from.layer[l], h, g.n);
+                fprintf(rows.stream, "%s\t%" PRId64 "\t%" PRId64 "\t%" PRId64, names[k], r->from.layer[l], h, n);
                 plot_cell(rows.stream, median);
                 fputs("\tNaN\tNaN\t0\n", rows.stream);
             }
         fputs("\n\n", rows.stream);
         bool before = true;
         for (int64_t l = 0; l < r->from.Ls; l++) {
-            const struct gathered g = gather(r, r->from.layer[l], -1, k, scratch, &missing[k]);
-            const double low = plot_quantile(g.values, g.n, 0.05), high = plot_quantile(g.values, g.n, 0.95);
-            there[k] += g.n;
-            if (g.n > 0) {
+            const int64_t start = g.first[l * r->H], n = g.first[(l + 1) * r->H] - start;
+            memcpy(g.scratch, g.values + start, (size_t)n * sizeof g.scratch[0]);
+            qsort(g.scratch, (size_t)n, sizeof g.scratch[0], plot_compare_doubles);
+            const double low = plot_quantile(g.scratch, n, 0.05), high = plot_quantile(g.scratch, n, 0.95);
+            there[k] += n;
+            if (n > 0) {
                 lo[k] = fmin(lo[k], low);
                 hi[k] = fmax(hi[k], high);
             }
-            if (l > 0 && (g.n == 0 || !before))
+            if (l > 0 && (n == 0 || !before))
                 fputc('\n', rows.stream); /* gnuplot draws bands across a gap unless a blank line is there */
-            before = g.n > 0;
-            fprintf(rows.stream, "%s\t%" PRId64 "\tall\t%" PRId64, names[k], r->from.layer[l], g.n);
-            plot_cell(rows.stream, plot_quantile(g.values, g.n, 0.5));
+            before = n > 0;
+            fprintf(rows.stream, "%s\t%" PRId64 "\tall\t%" PRId64, names[k], r->from.layer[l], n);
+            plot_cell(rows.stream, plot_quantile(g.scratch, n, 0.5));
             plot_cell(rows.stream, low);
             plot_cell(rows.stream, high);
             fprintf(rows.stream, "\t%d\n", r->from.Ls == 1);
@@ -96,6 +116,7 @@ enum ag_status plot_write_taylor_direction(FILE *tsv, const struct plot_choice *
         struct plot_axis axis = plot_nice_axis(lo[k], hi[k], true);
         if (axis.max > 1) axis.max = 1;
         if (axis.min < -1) axis.min = -1;
+        if (!(axis.min < axis.max)) axis = (struct plot_axis){-1, 1, 0.5}; /* no file of ours */
         plot_header_axis(tsv, key, axis);
         plot_header_n(tsv, "reference", k + 1, "%.9g", reference);
         plot_header_empty(tsv, k, 1, there[k], r->n_samples == 0 ? "no sampled query" : "no finite value");
@@ -118,8 +139,7 @@ fail:
     return status;
 }
 
-/* ---- orders
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- orders ---- */
 
 static const enum taylor_quantity order_quantity[TAYLOR_ORDERS] = {TAYLOR_ERROR_0, TAYLOR_C, TAYLOR_ABS_R,
                                                                    TAYLOR_ERROR_3, TAYLOR_ERROR_4};
@@ -131,7 +151,7 @@ struct log_axis {
 };
 
 static void see(struct log_axis *axis, double value) {
-    if (isfinite(value) && value > 0) {
+    if (plot_drawable(value) && value >= 1e-30) {
         axis->min = fmin(axis->min, value);
         axis->max = fmax(axis->max, value);
     }

@@ -12,6 +12,8 @@
 enum ag_status plot_taylor_choose(struct plot_choice *choice, struct ag_error *err);
 /* Position of a layer among those analysed, -1: not there. */
 int64_t plot_taylor_slot(const struct taylor_results *results, int64_t layer);
+/* The same for every layer of the model, (L); NULL when out of memory. */
+const int64_t *plot_taylor_slots(const struct taylor_results *results, struct ag_arena *arena, struct ag_error *err);
 
 /* Provenance, title (measure first), subtitle (with what is said in it besides) and source. */
 enum ag_status plot_taylor_header(FILE *tsv, const char *figure, const char *measure, const char *besides,

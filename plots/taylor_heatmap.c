@@ -49,10 +49,10 @@ static void write_cell(FILE *tsv, const char *panel, int64_t layer, int64_t row,
 }
 
 /* How many sampled queries a cell has, and how many of them have trust radius 1. */
-static void count_inside(int64_t *n, int64_t *inside, const struct taylor_results *r) {
+static void count_inside(int64_t *n, int64_t *inside, const struct taylor_results *r, const int64_t *slot) {
     for (int64_t i = 0; i < r->n_samples; i++) {
         const struct taylor_sample *s = &r->samples[i];
-        const int64_t l = plot_taylor_slot(r, s->layer);
+        const int64_t l = slot[s->layer];
         if (l < 0) continue;
         n[l * r->H + s->head]++;
         inside[l * r->H + s->head] += s->radius[HALF].s >= 1;
@@ -71,7 +71,8 @@ enum ag_status plot_write_taylor_heatmap(FILE *tsv, const struct plot_choice *ch
     struct plot_rows rows = {NULL, NULL, 0};
     struct ag_buf labels = {0};
     enum ag_status status = AG_OK;
-    if (!size || !n || !inside) return AG_E_MEMORY;
+    const int64_t *slot = plot_taylor_slots(r, arena, err);
+    if (!size || !n || !inside || !slot) return AG_E_MEMORY;
 #define MEDIAN(l, h)                                                                                                   \
     (r->summary->quantiles[(((l)*r->H + (h)) * TAYLOR_QUANTITIES + TAYLOR_R_OVER_C) * TAYLOR_QUANTILES +               \
                            TAYLOR_QUANTILES / 2])
@@ -79,7 +80,7 @@ enum ag_status plot_write_taylor_heatmap(FILE *tsv, const struct plot_choice *ch
         for (int64_t h = 0; h < r->Hq[l]; h++)
             if (isfinite(MEDIAN(l, h))) size[m++] = fabs(MEDIAN(l, h));
     AG_TRY(plot_choose_range(&range, size, m, choice->range, "|median|", arena, err));
-    count_inside(n, inside, r);
+    count_inside(n, inside, r, slot);
     const bool sampled = r->n_samples > 0;
     const int decimals = range.half < 0.1 ? 3 : range.half < 10 ? 2 : 1;
     AG_TRY(plot_rows_begin(&rows, err));

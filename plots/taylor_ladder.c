@@ -29,15 +29,15 @@ static struct axis choose_axis(const struct taylor_sample *const *rows, int64_t 
     for (int64_t i = 0; i < n; i++) {
         const double size = fabs(rows[i]->R);
         if (size > 0 && isfinite(size)) scratch[m++] = size;
-        R = isfinite(size) ? fmax(R, size) : R;
+        R = plot_drawable(size) ? fmax(R, size) : R;
         for (int k = 0; k < TAYLOR_SAMPLE_BOUNDS; k++) {
             if (plot_drawable(rows[i]->bound[k].lo)) end = fmax(end, -rows[i]->bound[k].lo);
             if (plot_drawable(rows[i]->bound[k].hi)) end = fmax(end, rows[i]->bound[k].hi);
         }
     }
     qsort(scratch, (size_t)m, sizeof scratch[0], plot_compare_doubles);
-    double most = fmin(
-        end, R > 0 ? 1e3 * R : end); /* a bound may be e^700: what lies further than this is clipped, and counted */
+    /* a bound may be e^700: what lies further than this is clipped, and counted */
+    double most = R > 0 ? fmax(fmin(end, 1e3 * R), R) : end;
     if (!(most > 0)) most = 1;
     struct axis axis = {0, pow(10, ceil(log10(most) - 1e-9))};
     const double small = m > 0 ? plot_quantile(scratch, m, 0.1) : axis.most / 1e3;

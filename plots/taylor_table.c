@@ -31,13 +31,19 @@ const struct plot_figure plot_taylor_figures[PLOT_TAYLOR_FIGURES] = {
      plot_write_taylor_orders},
 };
 
-/* ---- the head to look at --------------------------------------------------------------------------------------------
- */
+/* ---- the head to look at ---- */
 
 int64_t plot_taylor_slot(const struct taylor_results *r, int64_t layer) {
     for (int64_t l = 0; l < r->from.Ls; l++)
         if (r->from.layer[l] == layer) return l;
     return -1;
+}
+
+const int64_t *plot_taylor_slots(const struct taylor_results *r, struct ag_arena *arena, struct ag_error *err) {
+    int64_t *slot = AG_NEW(arena, int64_t, r->from.L, err);
+    for (int64_t l = 0; slot != NULL && l < r->from.L; l++) slot[l] = -1;
+    for (int64_t l = 0; slot != NULL && l < r->from.Ls; l++) slot[r->from.layer[l]] = l;
+    return slot;
 }
 
 struct candidate {
@@ -96,8 +102,7 @@ enum ag_status plot_taylor_choose(struct plot_choice *choice, struct ag_error *e
     return AG_OK;
 }
 
-/* ---- the header
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- the header ---- */
 
 const char *plot_count(char out[32], int64_t n) {
     char digits[24];
@@ -182,8 +187,7 @@ double plot_quantile(const double *sorted, int64_t n, double p) {
     return i + 1 < n ? sorted[i] + (at - (double)i) * (sorted[i + 1] - sorted[i]) : sorted[n - 1];
 }
 
-/* ---- rows in memory
- * --------------------------------------------------------------------------------------------------- */
+/* ---- rows in memory ---- */
 
 enum ag_status plot_rows_begin(struct plot_rows *rows, struct ag_error *err) {
     *rows = (struct plot_rows){NULL, NULL, 0};

@@ -421,6 +421,9 @@ static enum ag_status read_records(struct taylor_results *r, hid_t file, const c
         for (int64_t i = 0; i < r->from.P * r->Hq[l] * TAYLOR_COUNTS; i++)
             if (r->records[l].counts[i] < 0 || r->records[l].counts[i] > INT32_MAX)
                 return ag_fail(err, AG_E_FORMAT, "%s: /records/%" PRId64 "/counts: a count of %" PRId64, path, r->from.layer[l], r->records[l].counts[i]);
+        for (int64_t i = 0; i < TAYLOR_DENSITY * TAYLOR_DENSITY; i++) /* sums over them may not overflow */
+            if (r->records[l].density[i] < 0 || r->records[l].density[i] > (INT64_C(1) << 40))
+                return ag_fail(err, AG_E_FORMAT, "%s: /density/%" PRId64 ": a count of %" PRId64, path, r->from.layer[l], r->records[l].density[i]);
         for (int64_t i = 0; i < r->Hq[l] * TAYLOR_QUANTITIES * 2 * TAYLOR_BINS; i++)
             if (r->records[l].histograms[i] < 0)
                 return ag_fail(err, AG_E_FORMAT, "%s: /histograms/%" PRId64 ": a negative count", path, r->from.layer[l]);

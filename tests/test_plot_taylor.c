@@ -163,8 +163,7 @@ static const char *make_results(const char *folder, const struct made *m) {
     return path;
 }
 
-/* ---- helpers
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- helpers ---- */
 
 static const char *slurp(const char *path, size_t *size) {
     static char *kept[64];
@@ -216,8 +215,7 @@ static const char *table_of(const char *folder, const char *figure) {
     return slurp(test_path("%s/%s.tsv", folder, figure), &size);
 }
 
-/* ---- figures
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- figures ---- */
 
 static void every_shape(void **state) {
     (void)state;
@@ -528,11 +526,49 @@ static void refusals(void **state) {
     assert_ok(ag_h5_write(id, "curves/sample", AG_H5_I64, 1, &n, row, &err), &err);
     assert_ok(ag_h5_close(id, &err), &err);
     plot_refused(1, test_path("%s -o %s/out", damaged, folder), "entry 5 is row 192", "192 samples");
+    damaged = make_results(folder, &ordinary);
+    id = H5Fopen(damaged, H5F_ACC_RDWR, H5P_DEFAULT);
+    assert_true(id >= 0 && H5Ldelete(id, "/density/4", H5P_DEFAULT) >= 0);
+    static int64_t density[TAYLOR_DENSITY * TAYLOR_DENSITY];
+    const int64_t side[2] = {TAYLOR_DENSITY, TAYLOR_DENSITY};
+    density[77] = -3;
+    assert_ok(ag_h5_write(id, "density/4", AG_H5_I64, 2, side, density, &err), &err);
+    assert_ok(ag_h5_close(id, &err), &err);
+    plot_refused(1, test_path("%s -o %s/out", damaged, folder), "/density/4", "-3");
     assert_int_equal(ag_path_kind(test_path("%s/out", folder)), AG_KIND_NONE); /* nothing was made for any of them */
 }
 
-/* ---- curves
- * ----------------------------------------------------------------------------------------------------------------- */
+/* The tables when memory runs out at any allocation: refused, never a crash, and whole at last. */
+static void out_of_memory(void **state) {
+    (void)state;
+    const char *folder = test_folder("plot_taylor_memory");
+    struct ag_error err = AG_ERROR_INIT;
+    struct taylor_results *r = NULL;
+    assert_ok(taylor_results_read(&r, make_results(folder, &ordinary), &err), &err);
+    struct plot_choice choice = {.path = "taylor.h5", .taylor = r, .layer = -1, .head = -1};
+    ag_arena_fail_after(0);
+    assert_int_equal(plot_taylor_choose(&choice, &err), AG_E_MEMORY);
+    ag_arena_fail_after(-1);
+    choice.layer = choice.head = -1;
+    assert_ok(plot_taylor_choose(&choice, &err), &err);
+    for (int f = 0; f < PLOT_TAYLOR_FIGURES; f++) {
+        enum ag_status status = AG_E_MEMORY;
+        for (int64_t n = 0; status != AG_OK; n++) {
+            struct ag_arena *arena = ag_arena_new("figures");
+            FILE *tsv = fopen("/dev/null", "w");
+            assert_true(arena != NULL && tsv != NULL && n < 1000);
+            ag_arena_fail_after(n);
+            status = plot_taylor_figures[f].write(tsv, &choice, arena, &err);
+            ag_arena_fail_after(-1);
+            assert_true(status == AG_OK ? n > 0 : status == AG_E_MEMORY);
+            fclose(tsv);
+            ag_arena_free(arena);
+        }
+    }
+    taylor_results_free(r);
+}
+
+/* ---- curves ---- */
 
 static void curves_hold(void **state) {
     (void)state;
@@ -623,10 +659,11 @@ static void curves_survive(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(every_shape),   cmocka_unit_test(density_table),   cmocka_unit_test(heatmap_table),
-    cmocka_unit_test(ladder_table),  cmocka_unit_test(radius_table),    cmocka_unit_test(by_layer_tables),
-    cmocka_unit_test(redrawn_equal), cmocka_unit_test(names_are_text),  cmocka_unit_test(refusals),
-    cmocka_unit_test(curves_hold),   cmocka_unit_test(curve_positions), cmocka_unit_test(curves_survive),
+    cmocka_unit_test(every_shape),    cmocka_unit_test(density_table),  cmocka_unit_test(heatmap_table),
+    cmocka_unit_test(ladder_table),   cmocka_unit_test(radius_table),   cmocka_unit_test(by_layer_tables),
+    cmocka_unit_test(redrawn_equal),  cmocka_unit_test(names_are_text), cmocka_unit_test(out_of_memory),
+    cmocka_unit_test(refusals),       cmocka_unit_test(curves_hold),    cmocka_unit_test(curve_positions),
+    cmocka_unit_test(curves_survive),
 };
 TEST_GROUP(plot_taylor, "figures of Taylor results: tables, pictures, degenerate data, refusals; curves along queries",
            tests)
