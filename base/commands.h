@@ -8,6 +8,7 @@ extern const struct ag_command command_prompts;  /* data/cmd_prompts.c */
 extern const struct ag_command command_probe;    /* probe/cmd_probe.c */
 extern const struct ag_command command_geometry; /* probe/cmd_geometry.c: needs the dump reader */
 extern const struct ag_command command_taylor;   /* probe/cmd_taylor.c */
+extern const struct ag_command command_merge;    /* probe/cmd_merge.c */
 extern const struct ag_command command_plot;     /* plots/cmd_plot.c */
 extern const struct ag_command command_info;     /* probe/cmd_info.c */
 

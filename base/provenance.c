@@ -78,6 +78,32 @@ enum ag_status ag_provenance_of(struct ag_provenance *out, const struct ag_sourc
     return AG_OK;
 }
 
+enum { MERGED_LISTS = 4 };
+static const char *const merged_names[MERGED_LISTS] = {"merged/command", "merged/version", "merged/backend", "merged/dump"};
+
+enum ag_status ag_merged_write(hid_t file, const struct ag_merged *merged, struct ag_error *err)
+{
+    enum ag_status status = AG_OK;
+    const char *const *lists[MERGED_LISTS] = {merged->command, merged->version, merged->backend, merged->dump};
+    for (int i = 0; i < MERGED_LISTS && merged->n > 0; i++) AG_TRY(ag_h5_write_texts(file, merged_names[i], lists[i], merged->n, err));
+fail:
+    return status;
+}
+
+enum ag_status ag_merged_read(struct ag_merged *out, hid_t file, const char *path, struct ag_arena *arena, struct ag_error *err)
+{
+    enum ag_status status = AG_OK;
+    const char *const *lists[MERGED_LISTS] = {NULL};
+    int64_t n = -1;
+    *out = (struct ag_merged){0};
+    if (!ag_h5_exists(file, "merged")) return AG_OK;
+    for (int i = 0; i < MERGED_LISTS; i++) AG_TRY(ag_h5_read_texts(&lists[i], file, merged_names[i], &n, arena, err));
+    if (n < 2) return ag_fail(err, AG_E_FORMAT, "%s: /merged lists %" PRId64 " runs; expected at least two", path, n);
+    *out = (struct ag_merged){n, lists[0], lists[1], lists[2], lists[3]};
+fail:
+    return status;
+}
+
 enum ag_status ag_provenance_write(hid_t file, const struct ag_provenance *x, const char *schema, struct ag_error *err)
 {
     enum ag_status status = AG_OK;
@@ -99,6 +125,7 @@ enum ag_status ag_provenance_write(hid_t file, const struct ag_provenance *x, co
     AG_TRY(ag_h5_write(file, "prompts/twin", AG_H5_I64, 1, P, x->twin, err));
     AG_TRY(ag_h5_write(file, "prompts/unit", AG_H5_I64, 1, P, x->unit, err));
     AG_TRY(ag_h5_write(file, "layers", AG_H5_I64, 1, Ls, x->layer, err));
+    AG_TRY(ag_merged_write(file, &x->merged, err));
 fail:
     return status;
 }
@@ -169,6 +196,7 @@ enum ag_status ag_provenance_read(struct ag_provenance *out, hid_t file, const c
             return ag_fail(err, AG_E_FORMAT, "%s: /layers: entry %" PRId64 " is layer %" PRId64 "; expected ascending layers below %" PRId64,
                            path, l, out->layer[l], out->L);
     if (out->Ls < 1) return ag_fail(err, AG_E_FORMAT, "%s: /layers is empty; expected at least one", path);
+    AG_TRY(ag_merged_read(&out->merged, file, path, arena, err));
 fail:
     return status;
 }

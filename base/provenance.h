@@ -6,6 +6,13 @@
 #include "base/block.h"
 #include "base/h5.h"
 
+/* The runs that a merged results file (attgeo merge) is made of, in order; n = 0: it is of one run. In the file: /merged/command,
+ * version, backend, dump (n) utf8, there only when n > 0. */
+struct ag_merged {
+    int64_t n;
+    const char *const *command, *const *version, *const *backend, *const *dump; /* (n) */
+};
+
 struct ag_provenance {
     const char *model, *architecture, *checkpoint_sha256, *tokenizer_sha256, *prompts_sha256, *backend, *dtype, *command,
         *version, *dump; /* dump: "" when reduced during the forward pass */
@@ -17,6 +24,7 @@ struct ag_provenance {
     int64_t units;
     int64_t Ls;           /* layers analysed */
     const int64_t *layer; /* (Ls) ascending, the model's own numbers */
+    struct ag_merged merged;
 };
 
 /* unit (P): 0..U-1 in order of first appearance; a prompt and its twin share one. twin (P): index or -1. Returns U. */
@@ -30,5 +38,9 @@ enum ag_status ag_provenance_write(hid_t file, const struct ag_provenance *prove
 /* The same back, checked; another schema is refused, naming `made_by` ("attgeo taylor"). */
 enum ag_status ag_provenance_read(struct ag_provenance *out, hid_t file, const char *path, const char *schema,
                                   const char *made_by, struct ag_arena *arena, struct ag_error *err);
+
+/* /merged alone, for results that keep their provenance otherwise; written and read by the two above. */
+enum ag_status ag_merged_write(hid_t file, const struct ag_merged *merged, struct ag_error *err);
+enum ag_status ag_merged_read(struct ag_merged *out, hid_t file, const char *path, struct ag_arena *arena, struct ag_error *err);
 
 #endif

@@ -309,6 +309,7 @@ static enum ag_status write_root(hid_t file, const struct geom_results *g, struc
     AG_TRY(ag_h5_write(file, "layers", AG_H5_I64, 1, Ls, g->layer, err));
     AG_TRY(ag_h5_set(file, "layers", "Hk", AG_H5_I64, g->Hk, g->Ls, err));
     AG_TRY(ag_h5_set(file, "layers", "D", AG_H5_I64, g->D, g->Ls, err));
+    AG_TRY(ag_merged_write(file, &g->merged, err));
 fail:
     return status;
 }
@@ -529,6 +530,7 @@ enum ag_status geom_results_read(struct geom_results **out, const char *path, st
     AG_TRY(read_root(g, file, path, err));
     AG_TRY(read_prompts(g, file, path, err));
     AG_TRY(read_layers(g, file, path, err));
+    AG_TRY(ag_merged_read(&g->merged, file, path, g->arena, err));
     for (int b = 0; b < GEOM_BASIS_COUNT; b++)
         if (g->basis[b]) AG_TRY(read_basis(g, file, path, b, err));
 fail:

@@ -26,6 +26,7 @@
  *       fraction_negative_token, _lo, _hi; smallest_p (NaN without a cell) f64;
  *       significant_negative, significant_positive (q < 0.05), cells (with a delta_mu_prompt), missing (without), zero
  *       (cells where it is 0: at most 1e-12, which is rounding) i64
+ *  /merged (base/provenance.h): the runs that attgeo merge made one of
  */
 #ifndef AG_GEOMETRY_RESULTS_H
 #define AG_GEOMETRY_RESULTS_H
@@ -35,6 +36,7 @@
 
 #include "base/arena.h"
 #include "base/block.h"
+#include "base/provenance.h"
 
 #define GEOM_SCHEMA "attgeo-geometry-1"
 
@@ -83,6 +85,7 @@ struct geom_results {
     const int64_t *layer, *Hk, *D;                  /* (Ls) */
     struct geom_records *records[GEOM_BASIS_COUNT]; /* (Ls) each, NULL for a basis that is not there */
     struct geom_summary *summary[GEOM_BASIS_COUNT]; /* NULL until geom_fold (geometry/fold.h) */
+    struct ag_merged merged;                        /* the runs that attgeo merge made one of */
 };
 
 /* An empty results object for this source: provenance and shapes copied, records allocated and marked missing (n = 0).
