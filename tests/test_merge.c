@@ -130,10 +130,42 @@ static const char *const provenance[] = {"command", "merged", NULL}, *const with
 
 /* ---- runs ------------------------------------------------------------------------------------------------------------- */
 
+/* On one thread, unless arguments say otherwise: the work is small. */
 static void run(const char *arguments) {
     struct ag_buf err = {0};
-    if (test_cli(NULL, &err, "%s", arguments) != 0) fail_msg("attgeo %s: %s", arguments, err.data ? err.data : "no message");
+    if (test_cli(NULL, &err, "%s%s", arguments, strstr(arguments, "--threads") ? "" : " --threads 1") != 0) fail_msg("attgeo %s: %s", arguments, err.data ? err.data : "no message");
     ag_buf_free(&err);
+}
+
+/* Twins of about 120 tokens in the words of the sample, as its own prompts are made, only shorter. */
+static void write_prompts(const char *path, int pairs) {
+    static const char *const prose[] = {"Selma carried the blue rope to the orchard.", "Tobin waited at the kitchen until the afternoon.",
+                                        "Every autumn Ivan walked from the river to the meadow.", "Victor put the golden candle in the library.",
+                                        "The sailor asked Ivan about the white rope.", "Tobin the potter was happy in the spring."};
+    static const char *const facts[] = {"The special code for dusty unicorn is 5995.", "The special code for rough violin is 5998."};
+    static const char *const questions[] = {"What is the special code for dusty unicorn? The special code for dusty unicorn is",
+                                            "What is the special code for rough violin? The special code for rough violin is"};
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (int i = 0; i < 2 * pairs; i++) {
+        const int needle = (i + i / 2) % 2;
+        struct ag_buf text = {0}, spans = {0};
+        for (int k = 0; k < 9; k++) {
+            const int fact = k % 3 != 2 ? -1 : k == 2 + 3 * (i / 2 % 3) ? needle : !needle; /* the needle once, the other twice */
+            const char *sentence = fact < 0 ? prose[(k + i / 2) % 6] : facts[fact];
+            if (fact >= 0)
+                assert_int_equal(ag_buf_printf(&spans, NULL, "{\"start\": %d, \"end\": %d, \"role\": \"%s\"}, ", (int)text.size,
+                                               (int)(text.size + strlen(sentence)), fact == needle ? "needle" : "distractor"), AG_OK);
+            assert_int_equal(ag_buf_printf(&text, NULL, "%s ", sentence), AG_OK);
+        }
+        const size_t question = text.size;
+        assert_int_equal(ag_buf_printf(&text, NULL, "%s", questions[needle]), AG_OK);
+        fprintf(file, "{\"id\": \"pair%d-%c\", \"twin\": \"pair%d-%c\", \"text\": \"%s\", \"spans\": [%s{\"start\": %zu, \"end\": %zu, "
+                "\"role\": \"question\"}], \"answer\": \" %s\"}\n", i / 2, 'a' + i % 2, i / 2, 'b' - i % 2, text.data, spans.data, question,
+                text.size, needle ? "5998" : "5995");
+        ag_buf_free(&text), ag_buf_free(&spans);
+    }
+    assert_int_equal(fclose(file), 0);
 }
 
 /* Four twin pairs whole and in shares of N = 2, 3, 4: FOLDER/whole.KIND.h5, FOLDER/I-N.KIND.h5. Made once. */
@@ -142,11 +174,11 @@ static void make_runs(void) {
     if (made) return;
     char text[600];
     test_folder("merge");
-    assert_int_equal(system("head -n 8 data/sample/prompts.jsonl > " FOLDER "/p.jsonl"), 0);
+    write_prompts(FOLDER "/p.jsonl", 4);
     run(PROBE "-o " FOLDER "/whole");
     for (int n = 1; n <= 4; n++)
         for (int i = 1; i <= n; i++) {
-            snprintf(text, sizeof text, PROBE "--shard %d/%d --threads %d -o " FOLDER "/%d-%d", i, n, 1 + i % 2, i, n);
+            snprintf(text, sizeof text, PROBE "--shard %d/%d --threads %d -o " FOLDER "/%d-%d", i, n, n == 2 ? 2 : 1, i, n);
             run(text);
         }
     made = true;
@@ -162,7 +194,7 @@ static void test_union(void **state) {
         same_files(whole, merged, provenance);
         for (int n = 2; n <= 4; n++) {
             struct ag_buf out = {0}, err = {0}, same = {0};
-            int used = snprintf(arguments, sizeof arguments, "merge -q");
+            int used = snprintf(arguments, sizeof arguments, "merge -q --threads %d", n == 3 ? 3 : 1);
             for (int i = 1; i <= n; i++)
                 used += snprintf(arguments + used, sizeof arguments - (size_t)used, " " FOLDER "/%d-%d.%s.h5", i, n, kinds[k]);
             snprintf(merged, sizeof merged, FOLDER "/union-%d.%s.h5", n, kinds[k]);
@@ -405,7 +437,7 @@ static void test_refused_commands(void **state) {
         {2, "merge " G("1-4") G("2-4") "--force -o " G("2-4"), {"to be merged", "another file"}},
         {2, "merge " G("1-4") G("2-4") "--force -o " FOLDER "/link.h5", {"to be merged"}},
         {2, "merge " G("1-4") G("1-4") "-o " FOLDER "/x.h5", {"same file"}},
-        {2, "merge " G("1-4") G("1-2") "-o " FOLDER "/x.h5", {"pair00-a is in", "every share once"}},
+        {2, "merge " G("1-4") G("1-2") "-o " FOLDER "/x.h5", {"pair0-a is in", "every share once"}},
         {2, "merge " G("1-4") T("2-4") "-o " FOLDER "/x.h5", {"attgeo taylor; expected those of attgeo geometry", "by itself"}},
         {2, "merge " G("1-4") FOLDER "/dump.h5 -o " FOLDER "/x.h5", {"dump.h5: a dump", "run attgeo geometry or attgeo taylor"}},
         {2, "merge " G("1-4") FOLDER "/pooled.h5 -o " FOLDER "/x.h5", {"pooled.h5", "all prompts together"}},
