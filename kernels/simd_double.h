@@ -15,14 +15,14 @@ static inline kern_dvec kern_choose(kern_divec mask, kern_dvec yes, kern_dvec no
 static inline kern_dvec kern_larger(kern_dvec x, kern_dvec y) { return kern_choose(x > y, x, y); }
 static inline kern_dvec kern_smaller(kern_dvec x, kern_dvec y) { return kern_choose(x < y, x, y); }
 
-/* n = round(x log2 e) and p = e^(x - n log 2), |x| < 2^31: relative error of p below 4u (tests/test_logits.c). The
- * reduction by log 2 in two parts, the first with 32 trailing zero bits so that n log2_high is exact for |n| < 2^32; Taylor's polynomial
- * of degree 13 on |r| <= 0.3466: the remainder is 4e-18 of e^r. */
+/* n = round(x log2 e) and p = e^(x - n log 2), |x| < 2^31: relative error of p below 4u (tests/test_logits.c), with or without fused
+ * multiply-add. The reduction by log 2 in three parts, the first two of 21 bits: their products with n < 2^32 and the differences are
+ * exact. Taylor's polynomial of degree 13 on |r| <= 0.3466: the remainder is 4e-18 of e^r. */
 #define KERN_ROUND 0x1.8p52
 static inline kern_dvec kern_dexp(kern_dvec x, kern_dvec *n)
 {
     kern_dvec k = (x * 0x1.71547652b82fep0 + KERN_ROUND) - KERN_ROUND;
-    kern_dvec r = (x - k * 0x1.62e42fefcp-1) - k * -0x1.c610ca86c3899p-37;
+    kern_dvec r = ((x - k * 0x1.62e420p-1) - k * 0x1.fdf4700000000p-22) - k * 0x1.ef35793c76730p-45;
     kern_dvec p = kern_dsplat(1.0 / 6227020800);
     p = p * r + 1.0 / 479001600;
     p = p * r + 1.0 / 39916800;

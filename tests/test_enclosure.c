@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "kernels/ops.h"
 #include "taylor/enclosure.h"
@@ -175,9 +177,25 @@ static void enclosures_hold(void **state) {
     (void)state;
     cases(10000, test_seed());
 }
+/* In shares with seeds of their own; cmocka's failures must stay in one thread, so processes share the work. */
 static void enclosures_hold_million(void **state) {
     (void)state;
-    cases(1000000, test_seed());
+    enum { SHARES = 100, WORKERS = 2 };
+    pid_t workers[WORKERS];
+    fflush(stdout);
+    for (int w = 0; w < WORKERS; w++) {
+        workers[w] = fork();
+        assert_true(workers[w] >= 0);
+        if (workers[w] > 0) continue;
+        for (int i = w; i < SHARES; i += WORKERS) cases(1000000 / SHARES, test_seed() + 1000u * (uint64_t)(i + 1)); /* a failure ends the worker */
+        fflush(stdout);
+        _exit(0);
+    }
+    for (int w = 0; w < WORKERS; w++) {
+        int how = -1;
+        assert_int_equal(waitpid(workers[w], &how, 0), workers[w]);
+        if (!WIFEXITED(how) || WEXITSTATUS(how) != 0) fail_msg("worker %d found a violation (above) or died: status %d", w, how);
+    }
 }
 
 /* B3 is attained by the two-atom laws: k keys of n at the far end. */
@@ -233,8 +251,56 @@ static void excess_of_psi(void **state) {
     mpfr_clears(z, e, r, (mpfr_ptr)NULL);
 }
 
+/* The ends of B3 for inputs that no law need have: atoms far apart, weights that underflow, squares out of range. */
+static void markov_ends_hold(void **state) {
+    (void)state;
+    gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
+    gsl_rng_set(rng, (unsigned long)test_seed());
+    mpfr_t p, n, w, e, f, v;
+    mpfr_inits2(300, p, n, w, e, f, v, (mpfr_ptr)NULL);
+    mpfr_ptr all[] = {p, n, w, e, f, v};
+    int64_t finite = 0;
+    for (int i = 0; i < 6000; i++) {
+        const bool wild = i % 5 == 0;
+        const double range = wild ? pow(10, -170 + 174 * gsl_rng_uniform(rng)) : pow(10, -3 + 7 * gsl_rng_uniform(rng));
+        const double variance = wild ? pow(10, -300 + 304 * gsl_rng_uniform(rng)) : range * range * pow(10, -9 * gsl_rng_uniform(rng));
+        const struct taylor_interval ends = taylor_chebyshev_markov(variance, variance, range, range);
+        for (int k = 0; k < 6; k++) mpfr_set_prec(all[k], wild ? 4000 : 300);
+        for (int side = 0; side < 2; side++) { /* log (w e^p + (1 - w) e^n) - v / 2 */
+            mpfr_set_d(p, side ? -range : range, MPFR_RNDN);
+            mpfr_set_d(v, variance, MPFR_RNDN);
+            mpfr_div(n, v, p, MPFR_RNDN);
+            mpfr_neg(n, n, MPFR_RNDN);
+            mpfr_sqr(w, p, MPFR_RNDN);
+            mpfr_add(w, w, v, MPFR_RNDN);
+            mpfr_div(w, v, w, MPFR_RNDN);
+            if (mpfr_cmp_d(n, 1e6) > 0) continue; /* e^n does not matter for a law */
+            mpfr_exp(e, p, MPFR_RNDN);
+            mpfr_mul(e, e, w, MPFR_RNDN);
+            mpfr_exp(f, n, MPFR_RNDN);
+            mpfr_ui_sub(w, 1, w, MPFR_RNDN);
+            mpfr_mul(f, f, w, MPFR_RNDN);
+            mpfr_add(e, e, f, MPFR_RNDN);
+            mpfr_log(e, e, MPFR_RNDN);
+            mpfr_div_si(f, v, 2, MPFR_RNDN);
+            mpfr_sub(e, e, f, MPFR_RNDN);
+            const double end = side ? ends.lo : ends.hi, truth = mpfr_get_d(e, MPFR_RNDN);
+            const double slack = ldexp(1e5, -(int)mpfr_get_prec(e)), size = 1e-12 * fmax(fmax(variance, fabs(truth)), fmax(1, range)) + slack;
+            if (!isfinite(end)) continue;
+            finite++;
+            if (side == 0 ? mpfr_cmp_d(e, end + slack) > 0 : truth > -variance / 2 && mpfr_cmp_d(e, end - slack) < 0)
+                fail_msg("%s end %.17g, truth %.17g: v %g, range %g", side ? "lower" : "upper", end, truth, variance, range);
+            if (!(fabs(end - fmax(truth, -variance / 2)) <= size)) fail_msg("%s end %.17g is far from %.17g: v %g, range %g", side ? "lower" : "upper", end, truth, variance, range);
+        }
+    }
+    assert_true(finite > 6000);
+    mpfr_clears(p, n, w, e, f, v, (mpfr_ptr)NULL);
+    mpfr_free_cache();
+    gsl_rng_free(rng);
+}
+
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(excess_of_psi), cmocka_unit_test(enclosures_hold), cmocka_unit_test(extremal_is_attained)};
+    cmocka_unit_test(markov_ends_hold), cmocka_unit_test(excess_of_psi), cmocka_unit_test(enclosures_hold), cmocka_unit_test(extremal_is_attained)};
 TEST_GROUP(enclosure, "Taylor remainder inside its enclosures (MPFR)", tests)
 static const struct CMUnitTest long_tests[] = {cmocka_unit_test(enclosures_hold_million)};
 TEST_GROUP_NEED(enclosure_long, "a million cases", long_tests, TEST_LONG)

@@ -4,11 +4,13 @@
 
 #include <gsl/gsl_rng.h>
 #include <math.h>
+#include <mpfr.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/ops.h"
+#include "kernels/simd_double.h"
 
 static double normal(gsl_rng *rng)
 {
@@ -78,5 +80,35 @@ static void cpu_within_bounds(void **state)
     gsl_rng_free(rng);
 }
 
-static const struct CMUnitTest tests[] = {cmocka_unit_test(cpu_within_bounds)};
+/* e^x = p 2^n within 4u, against MPFR; powers of two exact. */
+static void exponential(void **state)
+{
+    (void)state;
+    gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
+    gsl_rng_set(rng, (unsigned long)test_seed());
+    mpfr_t e, d;
+    mpfr_inits2(120, e, d, (mpfr_ptr)NULL);
+    double worst = 0;
+    for (int i = 0; i < 40000; i++) {
+        const double size = i % 4 == 0 ? 1 : i % 4 == 1 ? 700 : i % 4 == 2 ? 1e5 : 0x1p29;
+        const double x = (2 * gsl_rng_uniform(rng) - 1) * size;
+        kern_dvec n, p = kern_dexp(kern_dsplat(x), &n);
+        mpfr_set_d(e, x, MPFR_RNDN); /* e^x 2^-n: 2^29: within the exponents of MPFR */
+        mpfr_exp(e, e, MPFR_RNDN);
+        mpfr_mul_2si(e, e, -(long)n[0], MPFR_RNDN);
+        mpfr_sub_d(d, e, p[0], MPFR_RNDN);
+        mpfr_div(d, d, e, MPFR_RNDN);
+        const double error = fabs(mpfr_get_d(d, MPFR_RNDN)) * 0x1p53;
+        if (!(error <= 4)) fail_msg("e^%.17g is off by %g units", x, error);
+        worst = fmax(worst, error);
+    }
+    printf("           largest relative error %.2f units\n", worst);
+    for (int n = -1022; n <= 0; n++) assert_true(kern_dpow2(kern_dsplat(n))[KERN_DV - 1] == ldexp(1, n));
+    assert_true(kern_dpow2(kern_dsplat(-1e9))[0] == 0x1p-1022);
+    mpfr_clears(e, d, (mpfr_ptr)NULL);
+    mpfr_free_cache();
+    gsl_rng_free(rng);
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(exponential), cmocka_unit_test(cpu_within_bounds)};
 TEST_GROUP(logits, "moments of every causal query's logits", tests)
