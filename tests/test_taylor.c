@@ -730,7 +730,130 @@ static void certified_long(void **state) {
     certified_cases(2000, test_seed() + 1);
 }
 
-static const struct CMUnitTest tests[] = {cmocka_unit_test(counts_are_right), cmocka_unit_test(samples_are_right), cmocka_unit_test(same_bits),
+/* ---- golden: numpy, from MATH.md alone (tests/golden/make_taylor.py) -------------------------------------------------------- */
+
+static const double *golden(hid_t file, int layer, const char *name, int64_t n, struct ag_arena *arena) {
+    struct ag_error err = AG_ERROR_INIT;
+    char path[64];
+    int64_t dims[1] = {n};
+    void *data = NULL;
+    snprintf(path, sizeof path, "%d/%s", layer, name);
+    assert_ok(ag_h5_read(&data, file, path, AG_H5_F64, 1, dims, arena, &err), &err);
+    return data;
+}
+
+static void close_to(const char *what, int layer, int64_t i, double got, double expected, double tolerance) {
+    if (isnan(expected) ? !isnan(got) : !(fabs(got - expected) <= tolerance))
+        fail_msg("layer %d, %s[%d]: %.17g, numpy %.17g, tolerance %g", layer, what, (int)i, got, expected, tolerance);
+}
+
+static void numpy_agrees(void **state) {
+    (void)state;
+    enum { LENGTH = 72, HEADS = 2, WIDTH = 32, ROWS = 8 };
+    struct ag_arena *arena = ag_arena_new("golden");
+    struct ag_error err = AG_ERROR_INIT;
+    const struct kern_ops *ops = backend(AG_BACKEND_CPU);
+    hid_t file;
+    assert_ok(ag_h5_open(&file, test_path("tests/golden/taylor.h5"), &err), &err);
+    for (int layer = 0; layer <= 3; layer += 3) {
+        void *keys = NULL, *queries = NULL, *at = NULL;
+        char name[64];
+        double scale;
+        int64_t dims[3] = {HEADS, LENGTH, WIDTH}, rows[1] = {ROWS};
+        snprintf(name, sizeof name, "%d/keys", layer);
+        assert_ok(ag_h5_read(&keys, file, name, AG_H5_F32, 3, dims, arena, &err), &err);
+        snprintf(name, sizeof name, "%d/queries", layer);
+        assert_ok(ag_h5_read(&queries, file, name, AG_H5_F32, 3, dims, arena, &err), &err);
+        snprintf(name, sizeof name, "%d/positions", layer);
+        assert_ok(ag_h5_read(&at, file, name, AG_H5_I64, 1, rows, arena, &err), &err);
+        snprintf(name, sizeof name, "%d", layer);
+        assert_ok(ag_h5_get(&scale, file, name, "scale", AG_H5_F64, 1, &err), &err);
+        const struct ag_layer_shape shape = {AG_LAYER_SOFTMAX, HEADS, HEADS, WIDTH, WIDTH, scale, 0};
+        static uint8_t role[LENGTH];
+        const struct ag_block block = {.layer = layer, .tap = AG_TAP_ROPE, .shape = &shape, .T = LENGTH, .role = role,
+                                       .keys = {keys, LENGTH * WIDTH, WIDTH}, .queries = {queries, LENGTH * WIDTH, WIDTH}};
+        static struct kern_logit_moments moments[HEADS * LENGTH];
+        static struct taylor_sample samples[HEADS * ROWS];
+        ops->logit_moments(moments, keys, queries, LENGTH, HEADS, HEADS, WIDTH, LENGTH * WIDTH, WIDTH, LENGTH * WIDTH, WIDTH, scale, 0);
+        struct taylor_scratch scratch;
+        assert_ok(taylor_scratch_new(&scratch, LENGTH, WIDTH, arena, &err), &err);
+        for (int64_t h = 0; h < HEADS; h++)
+            for (int i = 0; i < ROWS; i++) assert_true(taylor_sample_group(&samples[h * ROWS + i], NULL, &block, h, ((int64_t *)at)[i], 0, 8, &scratch, ops));
+        const int64_t all = HEADS * (LENGTH - 1);
+        double memory[TAYLOR_STATE_DOUBLES(WIDTH)];
+        struct taylor_state constant;
+#define EVERY(name) const double *name = golden(file, layer, "every/" #name, all, arena)
+        EVERY(m); EVERY(v); EVERY(a); EVERY(b); EVERY(A); EVERY(c); EVERY(R); EVERY(k3); EVERY(k4); EVERY(effective); EVERY(largest);
+        const double *lo[TAYLOR_SAMPLE_BOUNDS], *hi[TAYLOR_SAMPLE_BOUNDS];
+        for (int k = 0; k < TAYLOR_BOUNDS; k++) {
+            snprintf(name, sizeof name, "every/lo%d", k + 1);
+            lo[k] = golden(file, layer, name, all, arena);
+            snprintf(name, sizeof name, "every/hi%d", k + 1);
+            hi[k] = golden(file, layer, name, all, arena);
+        }
+        for (int64_t i = 0; i < all; i++) {
+            const int64_t h = i / (LENGTH - 1), t = i % (LENGTH - 1) + 1;
+            const struct kern_logit_moments *x = &moments[h * LENGTH + t];
+            const float *key = (float *)keys + h * LENGTH * WIDTH;
+            struct taylor_remainder remainder;
+            struct taylor_interval bound[TAYLOR_BOUNDS];
+            if (t == 1) {
+                taylor_state_begin(&constant, memory, WIDTH);
+                taylor_state_add(&constant, key);
+            }
+            taylor_state_add(&constant, key + t * WIDTH);
+            const struct taylor_reach reach = taylor_state_reach(&constant, (float *)queries + (h * LENGTH + t) * WIDTH, scale, x->m, x->dm);
+            taylor_remainder_of(&remainder, x);
+            taylor_enclose(bound, x, &reach);
+            const double unit = 1e-13 * (1 + fabs(A[i]) + v[i]);
+            close_to("m", layer, i, x->m, m[i], unit);
+            close_to("v", layer, i, x->v, v[i], unit);
+            close_to("a", layer, i, x->a, a[i], unit);
+            close_to("b", layer, i, x->b, b[i], unit);
+            close_to("A", layer, i, x->A, A[i], unit);
+            close_to("c", layer, i, remainder.c, c[i], 10 * unit);
+            close_to("R", layer, i, remainder.R, R[i], 10 * unit);
+            close_to("k3", layer, i, x->k3, k3[i], 1e-12 * (1 + fabs(k3[i])));
+            close_to("k4", layer, i, x->k4, k4[i], 1e-12 * (1 + v[i] * v[i] + fabs(k4[i])));
+            close_to("effective", layer, i, x->effective, effective[i], 1e-12 * effective[i]);
+            close_to("largest", layer, i, x->largest, largest[i], 1e-12);
+            for (int k = 0; k < TAYLOR_BOUNDS; k++) {
+                close_to("lower end", layer, i, bound[k].lo, lo[k][i], 1e-10 * (1 + fabs(lo[k][i])));
+                close_to("upper end", layer, i, bound[k].hi, hi[k][i], 1e-10 * (1 + fabs(hi[k][i])));
+            }
+        }
+        const double *cosine = golden(file, layer, "sample/cosine", HEADS * ROWS, arena), *span = golden(file, layer, "sample/span", HEADS * ROWS, arena);
+        const double *gradient = golden(file, layer, "sample/gradient", HEADS * ROWS, arena);
+        const double *gradient_bound = golden(file, layer, "sample/gradient_bound", HEADS * ROWS, arena);
+        for (int i = 0; i < HEADS * ROWS; i++) {
+            close_to("cosine", layer, i, samples[i].cosine, cosine[i], 1e-11);
+            close_to("span", layer, i, samples[i].span, span[i], 1e-9);
+            close_to("gradient", layer, i, samples[i].gradient, gradient[i], 1e-12 * (1 + gradient[i]));
+            close_to("gradient bound", layer, i, samples[i].gradient_bound, gradient_bound[i], 1e-11 * (1 + gradient_bound[i]));
+        }
+        for (int k = 0; k < TAYLOR_SAMPLE_BOUNDS; k++) {
+            snprintf(name, sizeof name, "sample/lo%d", k + 1);
+            lo[k] = golden(file, layer, name, HEADS * ROWS, arena);
+            snprintf(name, sizeof name, "sample/hi%d", k + 1);
+            hi[k] = golden(file, layer, name, HEADS * ROWS, arena);
+            /* near full rank the cut at 1e-11 s_1 decides on rounding: B4x to 1e-6 */
+            for (int i = 0; i < HEADS * ROWS; i++) {
+                const double relative = k == TAYLOR_B4X ? 1e-6 : 1e-10;
+                close_to("sample's lower end", layer, i, samples[i].bound[k].lo, lo[k][i], relative * (1 + fabs(lo[k][i])));
+                close_to("sample's upper end", layer, i, samples[i].bound[k].hi, hi[k][i], relative * (1 + fabs(hi[k][i])));
+            }
+        }
+        for (int e = 0; e < TAYLOR_EPS; e++) {
+            snprintf(name, sizeof name, "sample/radius_%g", taylor_eps[e]);
+            const double *radius = golden(file, layer, name, HEADS * ROWS, arena);
+            for (int i = 0; i < HEADS * ROWS; i++) close_to("radius", layer, i, samples[i].radius[e].s, radius[i], 1e-8);
+        }
+    }
+    assert_ok(ag_h5_close(file, &err), &err);
+    ag_arena_free(arena);
+}
+
+static const struct CMUnitTest tests[] = {cmocka_unit_test(numpy_agrees), cmocka_unit_test(counts_are_right), cmocka_unit_test(samples_are_right), cmocka_unit_test(same_bits),
                                           cmocka_unit_test(positions_are_drawn), cmocka_unit_test(refuses), cmocka_unit_test(report_of_nothing),
                                           cmocka_unit_test(damaged_files), cmocka_unit_test(certified)};
 TEST_GROUP(taylor, "the Taylor reducer: naive, bits, refusals, files, certified from stored keys", tests)
