@@ -14,12 +14,13 @@
  *  /density/N (TAYLOR_DENSITY, TAYLOR_DENSITY) i64: queries by sqrt(v) (rows) and |R|/c (columns), 2 bins an octave from
  *                        2^-20; the first and last bins take what is beyond
  *
- *  Folded, (Ls, H) with H the most query heads of any layer, NaN where missing:
- *  /summary/quantiles (Ls, H, quantities, 7) f64 at 1, 5, 25, 50, 75, 95, 99 %; layer_quantiles (Ls, quantities, 7); and
- *                        model_quantiles (quantities, 7): from the histograms, right to half a bin (2.2 %)
- *  /summary/share_eps (Ls, H, 3): |R| <= eps c; share_sign (Ls, H, 4), share_proved (Ls, H, 4), share_finite (Ls, H, 4);
- *                        layer_* of the same with _lo, _hi (95 % bootstrap over units), model_* likewise
- *  /summary/order (Ls, 5, 7): quantiles of |A - A_n| for the cumulant expansion of order n = 0..4, by layer
+ *  Folded, (Ls, H) with H the most query heads of any layer, NaN where missing; value-lo-hi: 95 % bootstrap over units:
+ *  /summary/quantiles (Ls, H, quantities, 7) f64 at 1, 5, 25, 50, 75, 95, 99 %; layer_quantiles (Ls, quantities, 7);
+ *                        model_quantiles (quantities, 7): from the histograms, right to half a bin (2.2 %). The errors of the cumulant
+ *                        expansion are among the quantities: error_0, c (order 1), abs_R (order 2), error_3, error_4
+ *  /summary/share (Ls, H, counts): each count as a share of all queries (eps: |R| <= eps c) or of those with v > 0 (sign, proved,
+ *                        finite); B4's are missing in window layers; layer_share (Ls, counts, 3), model_share (counts, 3)
+ *  /summary/layer_median (Ls, medians, 3), model_median (medians, 3): mean over units of the medians within prompt and head
  *
  *  Sampled queries (double precision logits), one row each; every dataset (rows):
  *  /samples/prompt, layer, head, position, keys i64; role u8; value u8 (1: its target is a value token of the answer; 2: the

@@ -15,6 +15,8 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "kernels/kernels.h"
+#include "taylor/enclosure.h"
+#include "taylor/state.h"
 
 enum { RUNS_MAX = 99, HEADS = 24 * 90, KEYS = 512, D = 64 };
 static const int lengths[] = {512, 2048};
@@ -120,10 +122,14 @@ static double attgeo(char *text, size_t size, char *const *arguments) {
 /* One `attgeo probe`: seconds of the pass, as it says itself (reading weights and flushing the dump included). */
 static void probe(struct runs *runs, const char *model, const char *prompts, const char *what, const char *output) {
     char text[8192];
-    char *arguments[12] = {"attgeo", "probe", (char *)model, (char *)prompts, "-q"};
+    char *arguments[16] = {"attgeo", "probe", (char *)model, (char *)prompts, "-q"};
     int n = 5;
     if (strcmp(what, "bare") == 0) arguments[n++] = "--bare";
     if (strcmp(what, "geometry") == 0) arguments[n++] = "--reduce", arguments[n++] = "geometry";
+    if (strncmp(what, "taylor", 6) == 0) {
+        arguments[n++] = "--reduce", arguments[n++] = "taylor", arguments[n++] = "--queries";
+        arguments[n++] = (char *)what + 6; /* how many are sampled */
+    }
     if (output) arguments[n++] = "-o", arguments[n++] = (char *)output, arguments[n++] = "--force";
     double peak = attgeo(text, sizeof text, arguments);
     const char *tokens = strstr(text, "\ntokens "), *speed = strstr(text, "\nspeed ");
@@ -152,6 +158,33 @@ static void heads(struct runs *covariance, struct runs *eigen, const struct kern
     for (int64_t h = 0; h < HEADS; h += 16)
         ops->eigh(w + h * D, s + h * D * D, info + h, HEADS - h < 16 ? HEADS - h : 16, D);
     add(eigen, ag_now() - start);
+}
+
+/* Moments, remainder and B1 to B4 at every causal query of one layer of SmolLM2's shape, as the Taylor reducer computes them. */
+static void taylor(struct runs *runs, const struct kern_ops *ops, const float *keys, const float *queries, struct kern_logit_moments *moments,
+                   int64_t T) {
+    enum { Hq = 9, Hk = 3 };
+    const double start = ag_now();
+    ops->logit_moments(moments, keys, queries, T, Hq, Hk, D, D, Hk * D, D, Hq * D, 0.125, 0);
+    double finite = 0;
+#pragma omp parallel for num_threads((int)kern_threads()) reduction(+ : finite)
+    for (int64_t h = 0; h < Hq; h++) {
+        double memory[TAYLOR_STATE_DOUBLES(D)];
+        struct taylor_state state;
+        taylor_state_begin(&state, memory, D);
+        for (int64_t t = 0; t < T; t++) {
+            const struct kern_logit_moments *x = &moments[h * T + t];
+            struct taylor_remainder remainder;
+            struct taylor_interval bound[TAYLOR_BOUNDS];
+            taylor_state_add(&state, keys + (t * Hk + h / (Hq / Hk)) * D);
+            const struct taylor_reach reach = taylor_state_reach(&state, queries + (t * Hq + h) * D, 0.125, x->m, x->dm);
+            taylor_remainder_of(&remainder, x);
+            taylor_enclose(bound, x, &reach);
+            finite += isfinite(bound[TAYLOR_B3].hi) && isfinite(remainder.R);
+        }
+    }
+    add(runs, ag_now() - start);
+    if (!(finite > 0)) runs->n = 0; /* uses the results, so that nothing is left out */
 }
 
 /* --- the table --- */
@@ -208,7 +241,7 @@ int main(int argc, char **argv) {
     peer_start();
     printf("work\ttokens\tours\trange\tbeside\trange\tratio\twhat beside\tour peak\tits peak\n");
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
-        struct runs bare = {0}, geometry = {0}, dump = {0}, peer = {0}, peer_dump = {0};
+        struct runs bare = {0}, geometry = {0}, dump = {0}, peer = {0}, peer_dump = {0}, every = {0}, sampled = {0};
         char prompts[64];
         const int T = lengths[l];
         snprintf(prompts, sizeof prompts, "build/bench-%d.jsonl", T);
@@ -219,6 +252,8 @@ int main(int argc, char **argv) {
             add(&peer, ask("prefill %d\n", NULL, T, 0));
             probe(&geometry, argv[1], prompts, "geometry", "build/bench-geometry.h5");
             probe(&dump, argv[1], prompts, "dump", "build/bench-dump.h5");
+            probe(&every, argv[1], prompts, "taylor0", "build/bench-taylor.h5");
+            probe(&sampled, argv[1], prompts, "taylor64", "build/bench-taylor.h5");
         }
         peer.tokens = T;
         peer.peak = ask("memory\n", NULL, 0, 0);
@@ -226,6 +261,8 @@ int main(int argc, char **argv) {
         peer_dump.tokens = T;
         row("bare prefill", T, &bare, &peer, "transformers");
         row("prefill and geometry", T, &geometry, &bare, "our bare prefill");
+        row("prefill and taylor, all causal queries", T, &every, &bare, "our bare prefill");
+        row("prefill and taylor, 64 positions in full too", T, &sampled, &bare, "our bare prefill");
         row("prefill and dump of keys and queries", T, &dump, &bare, "our bare prefill");
         row("prefill and dump of keys and queries", T, &dump, &peer_dump, "hooks, h5py");
     }
@@ -240,14 +277,19 @@ int main(int argc, char **argv) {
     for (int64_t i = 0; i < (int64_t)HEADS * KEYS * D; i++)
         keys[i] = (float)((seed = seed * 1664525 + 1013904223) >> 8) * 0x1p-23f - 1;
     for (int i = 0; i < KEYS; i++) all[i] = i;
-    struct runs covariance = {0}, eigen = {0}, peer_covariance = {0}, peer_eigen = {0};
+    struct runs covariance = {0}, eigen = {0}, peer_covariance = {0}, peer_eigen = {0}, layer = {0}, peer_layer = {0};
+    struct kern_logit_moments *moments = AG_NEW(arena, struct kern_logit_moments, 9 * 2048, &err);
+    if (moments == NULL) return 1;
     for (int r = 0; r < repeats; r++) {
         heads(&covariance, &eigen, ops, keys, all, mu, s, w, info);
         add(&peer_covariance, ask("covariance %d %d\n", NULL, HEADS, KEYS));
         add(&peer_eigen, ask("eigh %d\n", NULL, HEADS, 0));
+        taylor(&layer, ops, keys, keys + 3 * 2048 * D, moments, 2048);
+        add(&peer_layer, ask("taylor %d\n", NULL, 2048, 0));
     }
     row("covariance, 24 prompts x 90 heads x 512 keys, f64", 0, &covariance, &peer_covariance, "torch");
     row("eigenproblems, 24 x 90, 64 wide, f64", 0, &eigen, &peer_eigen, "torch");
+    row("Taylor remainder and bounds, one layer, 9 heads, all causal queries, f64", 2048, &layer, &peer_layer, "numpy");
     ag_arena_free(arena);
     if (peer_pid > 0) {
         if (peer_in) fclose(peer_in);

@@ -285,7 +285,7 @@ static void markov_ends_hold(void **state) {
             mpfr_div_si(f, v, 2, MPFR_RNDN);
             mpfr_sub(e, e, f, MPFR_RNDN);
             const double end = side ? ends.lo : ends.hi, truth = mpfr_get_d(e, MPFR_RNDN);
-            const double slack = ldexp(1e5, -(int)mpfr_get_prec(e)), size = 1e-12 * fmax(fmax(variance, fabs(truth)), fmax(1, range)) + slack;
+            const double slack = ldexp(1e5, -(int)mpfr_get_prec(e)), size = 1e-12 * (fmax(fmax(variance, fabs(truth)), fmax(1, range)) + 0.02 * fabs(log(variance))) + slack;
             if (!isfinite(end)) continue;
             finite++;
             if (side == 0 ? mpfr_cmp_d(e, end + slack) > 0 : truth > -variance / 2 && mpfr_cmp_d(e, end - slack) < 0)
