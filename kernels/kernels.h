@@ -62,6 +62,13 @@ struct kern_tilt {
     double dK, dmean, dvariance; /* absolute error bounds, for the x and s given */
 };
 
+/* Elementwise maps of linear attention: of the short convolution's sums, and feature maps of keys and queries. */
+enum kern_map { KERN_MAP_NONE, KERN_MAP_SILU, KERN_MAP_RELU, KERN_MAP_ELU1 /* elu + 1 */, KERN_MAP_SIGMOID, KERN_MAP_SQRELU };
+/* Scalings of a head's vector: x (sum x^2 + eps)^-1/2, and x / (sum x + eps). */
+enum kern_unit { KERN_UNIT_NONE, KERN_UNIT_L2, KERN_UNIT_SUM };
+/* A log gate below this is a reset: e^-100 is nothing beside anything, and sums of gates stay exact in double. */
+#define KERN_LOG_GATE_MIN (-100.0)
+
 struct kern_ops {
     const char *name; /* "ref", "cpu", "cuda" */
 
@@ -95,6 +102,40 @@ struct kern_ops {
     /* y (rows, F) = silu(gate) * up, strides in floats; y may be gate. */
     void (*swiglu)(float *y, const float *gate, const float *up, int64_t rows, int64_t F, int64_t ldy, int64_t ldg,
                    int64_t ldu);
+
+    /* Linear attention (spec/linear-models.md). The operations from here to `ccq_read` may be missing from a backend's
+     * table: whoever runs such a model asks first. */
+
+    /* Depthwise causal convolution inside each prompt, zeros before it: y_t[c] = map(sum_j w[c][j] x_{t - (W-1) + j}[c]),
+     * w (C, W): the last tap meets the current token. y may be x. */
+    void (*shortconv)(float *y, const float *x, const float *w, const int64_t *offsets, int64_t P, int64_t C, int64_t W,
+                      int64_t ldy, int64_t ldx, enum kern_map map);
+    /* y (rows, n) = map(x); y may be x. */
+    void (*map)(float *y, const float *x, int64_t rows, int64_t n, int64_t ldy, int64_t ldx, enum kern_map map);
+    /* Each of `rows` rows of width D scaled; y may be x. */
+    void (*unit)(float *y, const float *x, int64_t rows, int64_t D, int64_t ldy, int64_t ldx, enum kern_unit unit,
+                 double eps);
+    /* Log gates. decay NULL (GLA): y = max(logsigmoid(x + bias) / divisor, least), bias NULL: 0; else (Gated DeltaNet,
+     * decay (n) = A_log): y = -e^decay softplus(x + bias). least -INFINITY: no clamp. y may be x. */
+    void (*log_gate)(float *y, const float *x, const float *bias, const float *decay, int64_t rows, int64_t n,
+                     int64_t ldy, int64_t ldx, double divisor, double least);
+    /* out (T, Hq, Dv): per prompt and key head S_t = diag(e^{g_t}) S_{t-1} + k_t v_t^T from S = 0, and for its Hq / Hk
+     * query heads o_t = scale S_t^T q_t. g (T, Hk, D) log gates <= 0, clamped at KERN_LOG_GATE_MIN; NULL: all 0. D, Dv <=
+     * KERN_HEAD_MAX; needs under 2 MiB of its threads' stacks. */
+    void (*gla)(float *out, const float *q, const float *k, const float *v, const float *g, const int64_t *offsets,
+                int64_t P, int64_t Hq, int64_t Hk, int64_t D, int64_t Dv, int64_t ldo, int64_t ldq, int64_t ldk,
+                int64_t ldv, int64_t ldg, double scale);
+    /* out (T, Hv, Dv): per prompt and value head j, with q and k of head j / (Hv / H): S' = e^{g_t} S_{t-1}, u = beta_t
+     * (v_t - S'^T k_t), S_t = S' + k_t u^T, o_t = scale S_t^T q_t. g (T, Hv) as in gla, NULL: 0; beta (T, Hv), NULL: 1,
+     * times beta_factor. Limits as in gla. */
+    void (*gdn)(float *out, const float *q, const float *k, const float *v, const float *g, const float *beta,
+                const int64_t *offsets, int64_t P, int64_t H, int64_t Hv, int64_t D, int64_t Dv, int64_t ldo,
+                int64_t ldq, int64_t ldk, int64_t ldv, int64_t ldg, int64_t ldb, double scale, double beta_factor);
+    /* y (T, Hq, D) = q_t - lambda_t Sigma_t q_t, lambda_t = sigmoid(w_h . q_t + b_h), w (Hq, D), b (Hq); Sigma_t the
+     * centred covariance, uniform weights, of the keys of the head's key head from the prompt's first to the current
+     * one. Double, recurrent. y may not be q. */
+    void (*ccq_read)(float *y, const float *q, const float *k, const float *w, const float *b, const int64_t *offsets,
+                     int64_t P, int64_t Hq, int64_t Hk, int64_t D, int64_t ldy, int64_t ldq, int64_t ldk);
 
     /* First of `rows` rows (n wide, stride ld) of x that holds a NaN or an infinity; -1: all finite. */
     int64_t (*nonfinite)(const float *x, int64_t rows, int64_t n, int64_t ld);

@@ -36,6 +36,33 @@ KERN_DECLARE(ref)
 KERN_DECLARE(cpu)
 #undef KERN_DECLARE
 
+/* Linear attention. */
+#define KERN_DECLARE(suffix)                                                                                           \
+    void kern_shortconv_##suffix(float *y, const float *x, const float *w, const int64_t *offsets, int64_t P,          \
+                                 int64_t C, int64_t W, int64_t ldy, int64_t ldx, enum kern_map map);                   \
+    void kern_map_##suffix(float *y, const float *x, int64_t rows, int64_t n, int64_t ldy, int64_t ldx,                \
+                           enum kern_map map);                                                                         \
+    void kern_unit_##suffix(float *y, const float *x, int64_t rows, int64_t D, int64_t ldy, int64_t ldx,               \
+                            enum kern_unit unit, double eps);                                                          \
+    void kern_log_gate_##suffix(float *y, const float *x, const float *bias, const float *decay, int64_t rows,         \
+                                int64_t n, int64_t ldy, int64_t ldx, double divisor, double least);                    \
+    void kern_gla_##suffix(float *out, const float *q, const float *k, const float *v, const float *g,                 \
+                           const int64_t *offsets, int64_t P, int64_t Hq, int64_t Hk, int64_t D, int64_t Dv,           \
+                           int64_t ldo, int64_t ldq, int64_t ldk, int64_t ldv, int64_t ldg, double scale);             \
+    void kern_gdn_##suffix(float *out, const float *q, const float *k, const float *v, const float *g,                 \
+                           const float *beta, const int64_t *offsets, int64_t P, int64_t H, int64_t Hv, int64_t D,     \
+                           int64_t Dv, int64_t ldo, int64_t ldq, int64_t ldk, int64_t ldv, int64_t ldg, int64_t ldb,   \
+                           double scale, double beta_factor);                                                          \
+    void kern_ccq_read_##suffix(float *y, const float *q, const float *k, const float *w, const float *b,              \
+                                const int64_t *offsets, int64_t P, int64_t Hq, int64_t Hk, int64_t D, int64_t ldy,     \
+                                int64_t ldq, int64_t ldk);
+KERN_DECLARE(ref)
+KERN_DECLARE(cpu)
+#undef KERN_DECLARE
+/* One (prompt, query head) of ccq_read, for both tables: C (D, D) and s (D) are scratch. */
+void kern_ccq_head(float *y, const float *q, const float *k, const float *w, double b, int64_t T, int64_t D, int64_t ldy,
+                   int64_t ldq, int64_t ldk);
+
 /* Log-partition. */
 #define KERN_DECLARE(suffix)                                                                                           \
     void kern_logit_moments_##suffix(struct kern_logit_moments *out, const float *keys, const float *queries,          \
