@@ -1,5 +1,5 @@
-/* kernels/ccq_read_cpu.c: the trained CCQ read, OpenMP over (prompt, query head); each is the recurrence of the reference
- * (a chunkwise form is for later). */
+/* kernels/ccq_read_cpu.c: the trained CCQ read, OpenMP over (prompt, query head); each is the recurrence of the
+ * reference (a chunkwise form is for later). */
 #include "kernels/ops.h"
 
 void kern_ccq_read_cpu(float *y, const float *q, const float *k, const float *w, const float *b, const int64_t *offsets,

@@ -1,11 +1,11 @@
-/* kernels/ccq_read_ref.c: the trained CCQ read, one token after the other in double. Sums of k k^T and k about the first
- * key of the prompt, so that the centred covariance does not cancel where keys share a large mean. */
+/* kernels/ccq_read_ref.c: the trained CCQ read, one token after the other in double. Sums of k k^T and k about the
+ * first key of the prompt, so that the centred covariance does not cancel where keys share a large mean. */
 #include "kernels/ops.h"
 
 #include <math.h>
 
-void kern_ccq_head(float *y, const float *q, const float *k, const float *w, double b, int64_t T, int64_t D, int64_t ldy,
-                   int64_t ldq, int64_t ldk) {
+void kern_ccq_head(float *y, const float *q, const float *k, const float *w, double b, int64_t T, int64_t D,
+                   int64_t ldy, int64_t ldq, int64_t ldk) {
     /* The lower triangle, packed: at most 1 MiB. */
     double C[KERN_HEAD_MAX * (KERN_HEAD_MAX + 1) / 2], s[KERN_HEAD_MAX], x[KERN_HEAD_MAX], Cq[KERN_HEAD_MAX];
     for (int64_t i = 0; i < D * (D + 1) / 2; i++) C[i] = 0;

@@ -1,7 +1,7 @@
 /* kernels/gdn_cpu.c: the (gated) delta rule chunk by chunk (spec/linear-models.md section 3). With R = U - W S = T
  * diag(beta) (V - diag(e^b) K S), the corrected values are found by forward substitution on that right-hand side, and
- * neither T, U nor W is formed. Sums of log gates are kept in double; no exponent is positive. OpenMP over (prompt, value
- * head). */
+ * neither T, U nor W is formed. Sums of log gates are kept in double; no exponent is positive. OpenMP over (prompt,
+ * value head). */
 #include "kernels/ops.h"
 
 #include "kernels/chunk.h"

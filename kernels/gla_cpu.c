@@ -1,7 +1,7 @@
 /* kernels/gla_cpu.c: gated linear attention chunk by chunk (spec/linear-models.md section 2). A chunk is as long as the
- * sub-chunks of other implementations, 16 tokens: inside it every weight e^{b_i - b_j} is formed as such, so no exponent
- * is ever positive; between chunks everything goes through the state, which costs the same for any length of chunk. Sums
- * of log gates are kept in double (as binary logarithms). OpenMP over (prompt, key head). */
+ * sub-chunks of other implementations, 16 tokens: inside it every weight e^{b_i - b_j} is formed as such, so no
+ * exponent is ever positive; between chunks everything goes through the state, which costs the same for any length of
+ * chunk. Sums of log gates are kept in double (as binary logarithms). OpenMP over (prompt, key head). */
 #include "kernels/ops.h"
 
 #include "kernels/chunk.h"
@@ -9,11 +9,11 @@
 enum { CHUNK = 16 };
 
 struct work {
-    float S[KERN_HEAD_MAX * KERN_HEAD_MAX];                 /* (D, ldv) */
-    double b[(CHUNK + 1) * KERN_HEAD_MAX];                  /* row i + 1: through token i; row 0: 0 */
+    float S[KERN_HEAD_MAX * KERN_HEAD_MAX];                   /* (D, ldv) */
+    double b[(CHUNK + 1) * KERN_HEAD_MAX];                    /* row i + 1: through token i; row 0: 0 */
     float q[CHUNK * KERN_HEAD_MAX], k[CHUNK * KERN_HEAD_MAX]; /* (n, ldd) as they are */
-    float x[CHUNK * KERN_HEAD_MAX];                         /* q or k with their decays */
-    float kt[KERN_HEAD_MAX * CHUNK];                        /* (D, CHUNK) decayed keys, transposed */
+    float x[CHUNK * KERN_HEAD_MAX];                           /* q or k with their decays */
+    float kt[KERN_HEAD_MAX * CHUNK];                          /* (D, CHUNK) decayed keys, transposed */
     float v[CHUNK * KERN_HEAD_MAX], o[CHUNK * KERN_HEAD_MAX]; /* (n, ldv) */
     float A[CHUNK * CHUNK], decay[KERN_HEAD_MAX];
 };
@@ -81,7 +81,7 @@ void kern_gla_cpu(float *out, const float *q, const float *k, const float *v, co
         memset(w.b, 0, (size_t)((CHUNK + 1) * chunk_padded(D)) * sizeof *w.b);
         for (int64_t t = offsets[p]; t < offsets[p + 1]; t += CHUNK)
             chunk(&w, out + t * ldo + h * G * Dv, q + t * ldq + h * G * D, k + t * ldk + h * D, v + t * ldv + h * Dv,
-                  g ? g + t * ldg + h * D : NULL, offsets[p + 1] - t < CHUNK ? offsets[p + 1] - t : CHUNK, G, D, Dv, ldo,
-                  ldq, ldk, ldv, ldg, (float)scale);
+                  g ? g + t * ldg + h * D : NULL, offsets[p + 1] - t < CHUNK ? offsets[p + 1] - t : CHUNK, G, D, Dv,
+                  ldo, ldq, ldk, ldv, ldg, (float)scale);
     }
 }

@@ -13,7 +13,8 @@ static void head(float *out, const float *q, const float *k, const float *v, con
     for (int64_t t = 0; t < T; t++) {
         double o[COLUMNS] = {0};
         for (int64_t d = 0; d < D; d++) {
-            double gate = g ? (double)g[t * ldg + d] : 0, decay = exp(gate < KERN_LOG_GATE_MIN ? KERN_LOG_GATE_MIN : gate);
+            double gate = g ? (double)g[t * ldg + d] : 0,
+                   decay = exp(gate < KERN_LOG_GATE_MIN ? KERN_LOG_GATE_MIN : gate);
             for (int64_t i = 0; i < n; i++) {
                 S[d][i] = decay * S[d][i] + (double)k[t * ldk + d] * v[t * ldv + i];
                 o[i] += S[d][i] * q[t * ldq + d];

@@ -47,8 +47,8 @@ static void store_part(float *y, kern_vec v, int64_t n) {
 }
 
 /* Channels [c, c + n), n <= BLOCK, of one prompt; from its last token to its first, since y may be x. */
-static void convolve(float *y, const float *x, const float *w, int64_t T, int64_t n, int64_t W, int64_t ldy, int64_t ldx,
-                     enum kern_map map) {
+static void convolve(float *y, const float *x, const float *w, int64_t T, int64_t n, int64_t W, int64_t ldy,
+                     int64_t ldx, enum kern_map map) {
     float taps[TAPS_MAX][BLOCK];
     for (int64_t j = 0; j < W; j++)
         for (int64_t c = 0; c < n; c++) taps[j][c] = w[c * W + j];
@@ -57,7 +57,8 @@ static void convolve(float *y, const float *x, const float *w, int64_t T, int64_
         int64_t c = 0;
         for (; c + KERN_V <= n; c += KERN_V) {
             kern_vec sum = kern_splat(0);
-            for (int64_t j = first; j < W; j++) sum += kern_load(taps[j] + c) * kern_load(x + (t - (W - 1) + j) * ldx + c);
+            for (int64_t j = first; j < W; j++)
+                sum += kern_load(taps[j] + c) * kern_load(x + (t - (W - 1) + j) * ldx + c);
             kern_store(y + t * ldy + c, mapped(sum, map));
         }
         if (c == n) continue;
@@ -80,8 +81,8 @@ void kern_shortconv_cpu(float *y, const float *x, const float *w, const int64_t 
     shared(y, x, w, offsets, P, C, W, ldy, ldx, map, blocks)
     for (int64_t i = 0; i < P * blocks; i++) {
         const int64_t p = i / blocks, c = i % blocks * BLOCK, row = offsets[p];
-        convolve(y + row * ldy + c, x + row * ldx + c, w + c * W, offsets[p + 1] - row, C - c < BLOCK ? C - c : BLOCK, W,
-                 ldy, ldx, map);
+        convolve(y + row * ldy + c, x + row * ldx + c, w + c * W, offsets[p + 1] - row, C - c < BLOCK ? C - c : BLOCK,
+                 W, ldy, ldx, map);
     }
 }
 

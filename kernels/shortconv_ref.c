@@ -1,4 +1,5 @@
-/* kernels/shortconv_ref.c: short convolution, elementwise maps, head scalings and log gates of linear attention, plain. */
+/* kernels/shortconv_ref.c: short convolution, elementwise maps, head scalings and log gates of linear attention, plain.
+ */
 #include "kernels/ops.h"
 
 #include <math.h>

@@ -244,15 +244,15 @@ static void warn(const struct probe *p) {
 
 /* ---- the plan ---------------------------------------------------------------------------------------------- */
 
-static uint32_t tap_mask(uint64_t taps) {
+static uint32_t tap_mask(uint64_t taps, enum ag_tap last) {
     uint32_t mask = (uint32_t)taps & ((1u << AG_TAP_COUNT) - 1);
-    return taps >> TAP_LAST & 1 ? mask | 1u << AG_TAP_ROPE : mask;
+    return taps >> TAP_LAST & 1 ? mask | 1u << last : mask;
 }
 
 static void make_requests(struct probe *p) {
     const struct probe_options *o = p->o;
     const struct ag_tokens *t = p->tokens;
-    p->tee.tap = o->tap == TAP_LAST ? AG_TAP_ROPE : (enum ag_tap)o->tap;
+    p->tee.tap = o->tap == TAP_LAST ? p->model->last_tap : (enum ag_tap)o->tap;
     p->tee.store = (enum dump_store)o->store;
     p->tee.tokens = t;
     p->source = (struct ag_source){.model = p->model->name,
@@ -268,14 +268,14 @@ static void make_requests(struct probe *p) {
                                    .layers = p->model->shapes,
                                    .selected = p->layers,
                                    .tap = p->tee.tap,
-                                   .last_tap = AG_TAP_ROPE,
+                                   .last_tap = p->model->last_tap,
                                    .tokens = t};
     p->dump = (struct dump_options){.path = p->dump_path,
                                     .force = p->run->common.force,
                                     .resume = o->resume,
                                     .compress = o->compress,
                                     .store = p->tee.store,
-                                    .taps = tap_mask(o->taps),
+                                    .taps = tap_mask(o->taps, p->model->last_tap),
                                     .keys = o->what & WHAT_KEYS,
                                     .queries = o->what & WHAT_QUERIES,
                                     .values = o->what & WHAT_VALUES,

@@ -21,6 +21,9 @@
  * logits after each prompt's last token, descending. Only when the pass went as far. Whoever runs the model elsewhere
  * can compare.
  *
+ * Layers of kind "linear" have no RoPE (rope_n_rot 0) and last_tap "norm"; a value head group of one key head is Dv wide
+ * together. What is not stored yet: log gates, beta, final states, q_clean of CCQ models.
+ *
  * Stored as f32, or rounded at the tap to f16 / bf16 (bf16 as a 16-bit HDF5 float type of 8 exponent bits, which h5py
  * reads without help). Layout: chunks of (1 head, tokens, D), at most 1 MiB (HDF5's chunk cache). --compress: shuffle
  * and deflate, made from the plain file when that is complete. */

@@ -15,8 +15,9 @@ static const char *const rope_names[] = {"default", "linear", "llama3"};
 static const char about[] =
     "Keys, queries and values of a language model at the positions of /prompts, tapped during one prefill. "
     "/layers/N/TAP/keys is (key head, token, dim) and queries (query head, token, dim), raw: multiply logits by the "
-    "layer's attribute scale. Taps in order: proj (after the projection), conv, norm (after QK-norm), rope (after the "
-    "rotary embedding); last_tap is what attention reads. Query head a reads key head key_head[a]. Token t of prompt p "
+    "layer's attribute scale. Taps in order: proj (after the projection), conv (short convolution and its activation), "
+    "norm (QK-norm, feature map or L2 norm), rope (rotary embedding); last_tap is what attention, or the state, reads. "
+    "Query head a reads key head key_head[a]. Token t of prompt p "
     "is index /prompts/offset[p] + t of every token axis; /tokens/role gives its role (attribute role_names).";
 
 enum ag_h5_type dump_type(enum dump_store store) {
@@ -26,8 +27,11 @@ enum ag_h5_type dump_type(enum dump_store store) {
 bool dump_tap_repeats(const struct model *model, int64_t layer, enum ag_tap tap) {
     const struct model_layer *l = &model->layers[layer];
     if (tap == AG_TAP_PROJ) return false;
-    if (tap == AG_TAP_CONV) return l->shape.kind == AG_LAYER_SOFTMAX;
-    if (tap == AG_TAP_NORM) return l->shape.kind == AG_LAYER_SOFTMAX && !l->q_norm.tensor && !l->k_norm.tensor;
+    const struct model_linear *linear = l->linear;
+    if (tap == AG_TAP_CONV) return !linear || (linear->conv == 0 && linear->qk_map == KERN_MAP_NONE);
+    if (tap == AG_TAP_NORM && linear)
+        return linear->feature == KERN_MAP_NONE && linear->q_unit == KERN_UNIT_NONE && linear->k_unit == KERN_UNIT_NONE;
+    if (tap == AG_TAP_NORM) return !l->q_norm.tensor && !l->k_norm.tensor;
     return model->rope.n_rot == 0;
 }
 

@@ -199,7 +199,7 @@ static enum ag_status run_layer(struct pass *pass, int64_t layer, int64_t wave_t
     const bool last = layer == pass->sizes.steps - 1, taps_only = pass->sizes.ends_at_taps && last;
     const struct ag_layer_shape *shape = &pass->model->shapes[layer];
     const struct mixer *mixer = forward_mixer(shape->kind);
-    const int64_t read_floats = mixer->read_floats(shape);
+    const int64_t read_floats = mixer->read_floats(&pass->model->layers[layer]);
     enum ag_status status = AG_OK;
     for (int64_t g = 0; g < pass->n_groups; g++) {
         const struct group *group = &pass->groups[g];

@@ -83,13 +83,13 @@ struct pass {
 struct mixer {
     const char *name;
     /* Floats of pass.mixing per token. */
-    int64_t (*floats)(const struct ag_layer_shape *shape);
+    int64_t (*floats)(const struct model_layer *layer);
     /* Multiplications and additions for a prompt of T tokens, beside those of the weights' matrices. */
-    double (*flops)(const struct ag_layer_shape *shape, int64_t T);
+    double (*flops)(const struct model_layer *layer, int64_t T);
     /* The weights it needs; taps_only: as far as the last tap. */
     void (*describe)(struct weight_set *set, const struct model_layer *layer, bool taps_only);
     /* Floats of pass.read per token. */
-    int64_t (*read_floats)(const struct ag_layer_shape *shape);
+    int64_t (*read_floats)(const struct model_layer *layer);
     /* pass.read (T of the group, read_floats) = what each token reads, from norm(hidden) of the tokens that it sees,
      * still to be projected by SLOT_O. What is tapped goes to the sink on the way. taps_only: nothing is read. */
     enum ag_status (*run)(struct pass *pass, const struct group *group, int64_t layer, bool taps_only,
@@ -97,7 +97,7 @@ struct mixer {
 };
 /* NULL: this build has none for the kind. */
 const struct mixer *forward_mixer(enum ag_layer_kind kind);
-extern const struct mixer forward_mixer_softmax;
+extern const struct mixer forward_mixer_softmax, forward_mixer_linear;
 
 /* The sizes for a plan that forward_plan made for the same request. */
 enum ag_status forward_sizes(struct pass_sizes *sizes, const struct forward_plan *plan,

@@ -19,7 +19,8 @@ static int64_t max_i(int64_t a, int64_t b) { return a > b ? a : b; }
 int64_t forward_aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 const struct mixer *forward_mixer(enum ag_layer_kind kind) {
-    static const struct mixer *const mixers[] = {[AG_LAYER_SOFTMAX] = &forward_mixer_softmax};
+    static const struct mixer *const mixers[] = {
+        [AG_LAYER_SOFTMAX] = &forward_mixer_softmax, [AG_LAYER_LINEAR] = &forward_mixer_linear};
     return (size_t)kind < sizeof mixers / sizeof *mixers ? mixers[kind] : NULL;
 }
 
@@ -185,7 +186,7 @@ static double count_flops(const struct pass_sizes *sizes, const struct forward_r
         if (sizes->ends_at_taps && s == sizes->steps - 1) continue;
         for (int64_t p = 0; p < tokens->P; p++)
             flops += forward_mixer(model->shapes[s].kind)
-                         ->flops(&model->shapes[s], tokens->offsets[p + 1] - tokens->offsets[p]);
+                         ->flops(&model->layers[s], tokens->offsets[p + 1] - tokens->offsets[p]);
     }
     return flops + 2 * (double)forward_wanted_rows(NULL, request, 0, tokens->P) * (double)model->V * (double)model->C;
 }
@@ -230,7 +231,7 @@ static enum ag_status size_up(struct pass_sizes *sizes, const struct forward_req
                                    "%s: layer %" PRId64
                                    " mixes tokens in a way that this build has no forward pass for",
                                    model->name, s);
-                sizes->mixer_floats = max_i(sizes->mixer_floats, mixer->floats(&model->shapes[s]));
+                sizes->mixer_floats = max_i(sizes->mixer_floats, mixer->floats(&model->layers[s]));
             }
             forward_describe(&set, model, sizes, s, 0);
         }

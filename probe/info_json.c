@@ -23,6 +23,7 @@ static json_t *text_or_null(const char *text) { return text ? info_json_text(tex
 static const char *const rope_types[] = {"default", "linear", "llama3"};
 
 static json_t *rope_json(const struct model_rope *rope) {
+    if (rope->n_rot == 0) return json_null();
     json_t *frequencies = json_array();
     for (int64_t i = 0; i < rope->n_rot / 2; i++)
         json_array_append_new(frequencies, json_real((double)rope->inv_freq[i]));

@@ -157,13 +157,18 @@ static void windows(struct ag_buf *out, const struct model *m) {
              "%" PRId64 " tokens in %" PRId64 " of %" PRId64 " layers (%.200s); the others see all before them", window,
              sliding, m->L, text.data);
     } else {
-        line(out, "window", "none: every token sees all before it");
+        line(out, "window",
+             m->layers[0].linear ? "none: the state holds all tokens before" : "none: every token sees all before it");
     }
     ag_buf_free(&text);
 }
 
 static void rope(struct ag_buf *out, const struct model_rope *r) {
     char more[200] = "";
+    if (r->n_rot == 0) {
+        line(out, "RoPE", "none");
+        return;
+    }
     if (r->type == ROPE_LINEAR) snprintf(more, sizeof more, ", positions divided by %g", r->factor);
     if (r->type == ROPE_LLAMA3 && r->original_max_position > 0) {
         snprintf(more, sizeof more, ", factor %g, frequency factors %g and %g, trained at %g", r->factor,
@@ -176,6 +181,24 @@ static void rope(struct ag_buf *out, const struct model_rope *r) {
          r->theta, r->n_rot, more);
 }
 
+static void linear_lines(struct ag_buf *out, const struct model_layer *l) {
+    static const char *const units[] = {"not scaled", "of unit length (L2 norm)", "divided by their sum"};
+    const struct ag_layer_shape *s = &l->shape;
+    const struct model_linear *linear = l->linear;
+    char conv[48] = "no short convolution", heads[64] = "";
+    if (linear->conv > 0) snprintf(conv, sizeof conv, "short convolution of %" PRId64 " taps", linear->conv);
+    if (linear->Hv != s->Hk) snprintf(heads, sizeof heads, " on %" PRId64 " value heads", linear->Hv);
+    line(out, "attention",
+         "linear, %s: %" PRId64 " query heads, %" PRId64 " key heads, %" PRId64 " wide%s, values %" PRId64
+         " wide, scale %.6g",
+         linear->delta        ? l->a.tensor ? "gated delta rule" : "delta rule"
+         : l->gate_low.tensor ? "gated by key channel"
+                              : "no gates",
+         s->Hq, s->Hk, s->D, heads, linear->V, s->scale);
+    line(out, "", "%s; keys %s; %s output gate%s", conv, units[linear->k_unit], l->out_gate.tensor ? "an" : "no",
+         linear->ccq ? "; CCQ read with trained lambda" : "");
+}
+
 static void model_lines(struct ag_buf *out, const struct info *info) {
     const struct model *m = info->model;
     const struct model_layer *l = &m->layers[0];
@@ -186,12 +209,15 @@ static void model_lines(struct ag_buf *out, const struct info *info) {
     line(out, "dimensions", "%" PRId64 " layers, hidden %" PRId64 ", MLP %" PRId64 ", vocabulary %" PRId64, m->L, m->C,
          m->F, m->V);
     if (m->max_position > 0) line(out, "positions", "trained for up to %" PRId64, m->max_position);
-    line(out, "attention", "%" PRId64 " query heads, %" PRId64 " key heads, %" PRId64 " wide, scale %.6g; %s; %s",
-         s->Hq, s->Hk, s->D, s->scale,
-         l->q_bias.tensor   ? l->o_bias.tensor ? "biases on q, k, v, o" : "biases on q, k, v"
-         : l->o_bias.tensor ? "bias on o"
-                            : "no biases",
-         l->q_norm.tensor ? "QK-norm per head before RoPE" : "no QK-norm");
+    if (l->linear)
+        linear_lines(out, l);
+    else
+        line(out, "attention", "%" PRId64 " query heads, %" PRId64 " key heads, %" PRId64 " wide, scale %.6g; %s; %s",
+             s->Hq, s->Hk, s->D, s->scale,
+             l->q_bias.tensor   ? l->o_bias.tensor ? "biases on q, k, v, o" : "biases on q, k, v"
+             : l->o_bias.tensor ? "bias on o"
+                                : "no biases",
+             l->q_norm.tensor ? "QK-norm per head before RoPE" : "no QK-norm");
     head_map(out, s);
     rope(out, &m->rope);
     windows(out, m);

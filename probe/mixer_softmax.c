@@ -7,9 +7,12 @@ static int64_t key_floats(const struct ag_layer_shape *shape) { return (shape->H
 
 static int64_t row_floats(const struct ag_layer_shape *shape) { return key_floats(shape) + shape->Hk * shape->Dv; }
 
-static int64_t softmax_floats(const struct ag_layer_shape *shape) { return row_floats(shape) + shape->Hq * shape->Dv; }
+static int64_t softmax_floats(const struct model_layer *layer) {
+    return row_floats(&layer->shape) + layer->shape.Hq * layer->shape.Dv;
+}
 
-static double softmax_flops(const struct ag_layer_shape *shape, int64_t T) {
+static double softmax_flops(const struct model_layer *layer, int64_t T) {
+    const struct ag_layer_shape *shape = &layer->shape;
     double w = shape->window > 0 && shape->window < T ? (double)shape->window : (double)T;
     double pairs = w * (w + 1) / 2 + ((double)T - w) * w;
     return 2 * pairs * (double)shape->Hq * (double)(shape->D + shape->Dv);
@@ -80,7 +83,7 @@ fail:
     return status;
 }
 
-static int64_t softmax_read_floats(const struct ag_layer_shape *shape) { return shape->Hq * shape->Dv; }
+static int64_t softmax_read_floats(const struct model_layer *layer) { return layer->shape.Hq * layer->shape.Dv; }
 
 const struct mixer forward_mixer_softmax = {
     .name = "softmax attention",

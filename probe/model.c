@@ -7,18 +7,54 @@
 #include "probe/model_internal.h"
 
 /* The sizes a weight may have. */
-enum size { NONE, SIZE_C, SIZE_Q, SIZE_K, SIZE_D, SIZE_F, SIZE_V, N_SIZES };
+enum size {
+    NONE,
+    SIZE_C,
+    SIZE_Q,
+    SIZE_K,
+    SIZE_D,
+    SIZE_F,
+    SIZE_V,
+    /* linear attention: values, what is read, MLP gate (in old files with up behind it), heads, value heads and their
+     * width, rank of GLA's gate */
+    SIZE_VALUES,
+    SIZE_READ,
+    SIZE_GATE,
+    SIZE_HEADS,
+    SIZE_VALUE_HEADS,
+    SIZE_VALUE_WIDTH,
+    SIZE_RANK,
+    N_SIZES
+};
 
-/* Which tensors make a layer (spec/softmax-models.md section 5). */
-enum group { ALWAYS, QKV_BIAS, O_BIAS, MLP_BIAS, QK_NORM };
-static const struct role {
+/* Which tensors make a layer (spec/softmax-models.md section 5, spec/linear-models.md). */
+enum group {
+    ALWAYS,
+    QKV_BIAS,
+    O_BIAS,
+    MLP_BIAS,
+    QK_NORM,
+    CONV, /* (rows, 1, taps) */
+    OUT_GATE,
+    GLA_GATE,
+    BETA,
+    DECAY,
+    CCQ,
+    NORM_SWISH,
+    NORM_G,
+    NORM_O,
+    NORM_PLAIN,
+    UP
+};
+struct role {
     size_t at; /* of the struct model_weight in struct model_layer */
     const char *hf, *gguf;
     enum size rows, columns; /* rows NONE: a vector */
     enum group group;
     enum { KEEP, QUERY_ROWS, KEY_ROWS } order; /* GGUF's llama permutes these rows for interleaved RoPE */
-} roles[] = {
+};
 #define AT(field) offsetof(struct model_layer, field)
+static const struct role softmax_roles[] = {
     {AT(norm1), "input_layernorm.weight", "attn_norm.weight", NONE, SIZE_C, ALWAYS, KEEP},
     {AT(q), "self_attn.q_proj.weight", "attn_q.weight", SIZE_Q, SIZE_C, ALWAYS, QUERY_ROWS},
     {AT(k), "self_attn.k_proj.weight", "attn_k.weight", SIZE_K, SIZE_C, ALWAYS, KEY_ROWS},
@@ -37,15 +73,44 @@ static const struct role {
     {AT(gate_bias), "mlp.gate_proj.bias", "ffn_gate.bias", NONE, SIZE_F, MLP_BIAS, KEEP},
     {AT(up_bias), "mlp.up_proj.bias", "ffn_up.bias", NONE, SIZE_F, MLP_BIAS, KEEP},
     {AT(down_bias), "mlp.down_proj.bias", "ffn_down.bias", NONE, SIZE_C, MLP_BIAS, KEEP},
-#undef AT
 };
-#define N_ROLES (sizeof roles / sizeof roles[0])
+static const struct role linear_roles[] = {
+    {AT(norm1), "attn_norm.weight", NULL, NONE, SIZE_C, ALWAYS, KEEP},
+    {AT(q), "attn.q_proj.weight", NULL, SIZE_Q, SIZE_C, ALWAYS, KEEP},
+    {AT(k), "attn.k_proj.weight", NULL, SIZE_K, SIZE_C, ALWAYS, KEEP},
+    {AT(v), "attn.v_proj.weight", NULL, SIZE_VALUES, SIZE_C, ALWAYS, KEEP},
+    {AT(o), "attn.o_proj.weight", NULL, SIZE_C, SIZE_READ, ALWAYS, KEEP},
+    {AT(q_conv), "attn.q_conv1d.weight", NULL, SIZE_Q, NONE, CONV, KEEP},
+    {AT(k_conv), "attn.k_conv1d.weight", NULL, SIZE_K, NONE, CONV, KEEP},
+    {AT(v_conv), "attn.v_conv1d.weight", NULL, SIZE_VALUES, NONE, CONV, KEEP},
+    {AT(out_gate), "attn.g_proj.weight", NULL, SIZE_READ, SIZE_C, OUT_GATE, KEEP},
+    {AT(gate_low), "attn.gk_proj.0.weight", NULL, SIZE_RANK, SIZE_C, GLA_GATE, KEEP},
+    {AT(gate_high), "attn.gk_proj.1.weight", NULL, SIZE_K, SIZE_RANK, GLA_GATE, KEEP},
+    {AT(gk_bias), "attn.gk_proj.1.bias", NULL, NONE, SIZE_K, GLA_GATE, KEEP},
+    {AT(b), "attn.b_proj.weight", NULL, SIZE_VALUE_HEADS, SIZE_C, BETA, KEEP},
+    {AT(a), "attn.a_proj.weight", NULL, SIZE_VALUE_HEADS, SIZE_C, DECAY, KEEP},
+    {AT(A_log), "attn.A_log", NULL, NONE, SIZE_VALUE_HEADS, DECAY, KEEP},
+    {AT(dt_bias), "attn.dt_bias", NULL, NONE, SIZE_VALUE_HEADS, DECAY, KEEP},
+    {AT(lambda), "attn.lambda_proj.weight", NULL, SIZE_HEADS, SIZE_D, CCQ, KEEP},
+    {AT(lambda_bias), "attn.lambda_proj.bias", NULL, NONE, SIZE_HEADS, CCQ, KEEP},
+    {AT(o_norm), "attn.g_norm_swish_gate.weight", NULL, NONE, SIZE_VALUE_WIDTH, NORM_SWISH, KEEP},
+    {AT(o_norm), "attn.g_norm.weight", NULL, NONE, SIZE_VALUE_WIDTH, NORM_G, KEEP},
+    {AT(o_norm), "attn.o_norm.weight", NULL, NONE, SIZE_VALUE_WIDTH, NORM_O, KEEP},
+    {AT(o_norm), "attn.norm.weight", NULL, NONE, SIZE_VALUE_WIDTH, NORM_PLAIN, KEEP},
+    {AT(norm2), "mlp_norm.weight", NULL, NONE, SIZE_C, ALWAYS, KEEP},
+    {AT(gate), "mlp.gate_proj.weight", NULL, SIZE_GATE, SIZE_C, ALWAYS, KEEP},
+    {AT(up), "mlp.up_proj.weight", NULL, SIZE_F, SIZE_C, UP, KEEP},
+    {AT(down), "mlp.down_proj.weight", NULL, SIZE_C, SIZE_F, ALWAYS, KEEP},
+};
+#undef AT
+#define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 
 struct finder {
     struct model *model;
     struct model_config config;
     const char *prefix; /* of the safetensors names: "model." */
     const char *head;   /* name of the output head */
+    bool linear;        /* the layers' tensors are those of linear attention */
     int64_t sizes[N_SIZES];
     bool *used; /* (n_tensors) */
     struct ag_error *err;
@@ -59,13 +124,11 @@ static void show_shape(char text[160], const int64_t *shape, int rank) {
     snprintf(text + n, 160 - n, "]");
 }
 
-/* The tensor of that name, of shape (rows, columns), or (columns) when rows is 0; NULL with AG_OK when optional. */
-static enum ag_status find(struct finder *f, struct model_weight *weight, const char *name, int64_t rows,
-                           int64_t columns, bool optional) {
+/* The tensor of that name and shape; NULL with AG_OK when optional. */
+static enum ag_status find_shape(struct finder *f, struct model_weight *weight, const char *name, const int64_t *shape,
+                                 int rank, bool optional) {
     const struct ckpt *ckpt = f->model->ckpt;
     const struct ckpt_tensor *t = ckpt_find(ckpt, name);
-    int64_t wanted[2] = {rows, columns}, *shape = rows ? wanted : wanted + 1;
-    int rank = rows ? 2 : 1;
     *weight = (struct model_weight){0};
     if (!t) {
         if (optional) return AG_OK;
@@ -90,6 +153,13 @@ static enum ag_status find(struct finder *f, struct model_weight *weight, const 
     return AG_OK;
 }
 
+/* The same for (rows, columns), or (columns) when rows is 0. */
+static enum ag_status find(struct finder *f, struct model_weight *weight, const char *name, int64_t rows,
+                           int64_t columns, bool optional) {
+    int64_t shape[2] = {rows, columns};
+    return find_shape(f, weight, name, rows ? shape : shape + 1, rows ? 2 : 1, optional);
+}
+
 static void layer_name(const struct finder *f, char name[256], int64_t layer, const struct role *role) {
     if (f->model->ckpt->format == CKPT_GGUF) {
         snprintf(name, 256, "blk.%lld.%s", (long long)layer, role->gguf);
@@ -108,6 +178,28 @@ static enum presence *group_of(struct finder *f, enum group group) {
         return &f->config.mlp_bias;
     case QK_NORM:
         return &f->config.qk_norm;
+    case CONV:
+        return &f->config.conv;
+    case OUT_GATE:
+        return &f->config.out_gate;
+    case GLA_GATE:
+        return &f->config.gla_gate;
+    case BETA:
+        return &f->config.beta;
+    case DECAY:
+        return &f->config.decay;
+    case CCQ:
+        return &f->config.ccq;
+    case NORM_SWISH:
+        return &f->config.norm_swish;
+    case NORM_G:
+        return &f->config.norm_g;
+    case NORM_O:
+        return &f->config.norm_o;
+    case NORM_PLAIN:
+        return &f->config.norm_plain;
+    case UP:
+        return &f->config.up;
     case ALWAYS:
         break;
     }
@@ -119,14 +211,19 @@ static enum ag_status find_layer(struct finder *f, int64_t layer) {
     char name[256];
     struct model *model = f->model;
     bool permuted = model->ckpt->format == CKPT_GGUF && model->family == MODEL_LLAMA;
-    for (size_t i = 0; i < N_ROLES; i++) {
+    const struct role *roles = f->linear ? linear_roles : softmax_roles;
+    const size_t n_roles = f->linear ? COUNT(linear_roles) : COUNT(softmax_roles);
+    for (size_t i = 0; i < n_roles; i++) {
         const struct role *role = &roles[i];
         enum presence *presence = group_of(f, role->group);
         layer_name(f, name, layer, role);
         if (presence && *presence == BY_PRESENCE) *presence = ckpt_find(model->ckpt, name) ? PRESENT : ABSENT;
         if (presence && *presence == ABSENT) continue; /* where it is there nevertheless, check_unused says so */
         struct model_weight *weight = (struct model_weight *)(void *)((char *)&model->layers[layer] + role->at);
-        AG_TRY(find(f, weight, name, f->sizes[role->rows], f->sizes[role->columns], false));
+        if (role->group == CONV)
+            AG_TRY(find_shape(f, weight, name, (int64_t[]){f->sizes[role->rows], 1, model->linear.conv}, 3, false));
+        else
+            AG_TRY(find(f, weight, name, f->sizes[role->rows], f->sizes[role->columns], false));
         if (!permuted || role->order == KEEP) continue;
         weight->rotate_heads = role->order == QUERY_ROWS ? f->config.Hq : f->config.Hk;
         if (role->rows == NONE && kern_dtypes[weight->tensor->dtype].block_elements > 1) {
@@ -190,6 +287,9 @@ static enum ag_status find_ends(struct finder *f) {
     bool gguf = model->ckpt->format == CKPT_GGUF, same = false;
     char embedding[64], norm[64];
     snprintf(embedding, sizeof embedding, gguf ? "token_embd.weight" : "%sembed_tokens.weight", f->prefix);
+    /* very old files of linear attention call it embed_tokens too */
+    if (f->linear && !ckpt_find(model->ckpt, embedding))
+        snprintf(embedding, sizeof embedding, "%sembeddings.weight", f->prefix);
     snprintf(norm, sizeof norm, gguf ? "output_norm.weight" : "%snorm.weight", f->prefix);
     const char *head = gguf ? "output.weight" : f->head;
     bool tied = f->config.tied == PRESENT;
@@ -230,6 +330,8 @@ static enum ag_status check_unused(const struct finder *f) {
         size_t n = strlen(t->name);
         static const char buffer[] = "rotary_emb.inv_freq"; /* of old checkpoints: recomputed */
         if (f->used[i]) continue;
+        /* of old checkpoints, where nothing reads it */
+        if (f->model->family == MODEL_GATED_DELTANET && n >= 7 && !strcmp(t->name + n - 7, ".attn.D")) continue;
         if (ckpt->format == CKPT_SAFETENSORS) {
             if (n >= sizeof buffer - 1 && !strcmp(t->name + n - (sizeof buffer - 1), buffer)) continue;
             if (f->config.text_part && strncmp(t->name, f->prefix, strlen(f->prefix)) != 0 &&
@@ -284,11 +386,11 @@ fail:
 
 static enum ag_status check_dimensions(const struct finder *f) {
     const struct model_config *c = &f->config;
-    if (c->Hq % c->Hk != 0 || c->D < 2 || c->D % 2 != 0) {
+    if (c->Hq % c->Hk != 0 || (!f->linear && (c->D < 2 || c->D % 2 != 0))) {
         return ag_fail(f->err, AG_E_FORMAT,
-                       "%s: %lld query heads, %lld key heads, %lld wide; expected a multiple of the key heads, and an "
-                       "even width",
-                       c->where, (long long)c->Hq, (long long)c->Hk, (long long)c->D);
+                       "%s: %lld query heads, %lld key heads, %lld wide; expected a multiple of the key heads%s",
+                       c->where, (long long)c->Hq, (long long)c->Hk, (long long)c->D,
+                       f->linear ? "" : ", and an even width");
     }
     if (c->D > KERN_HEAD_MAX) {
         return ag_fail(f->err, AG_E_UNSUPPORTED, "%s: heads %lld wide; this build handles at most %d", c->where,
@@ -302,13 +404,33 @@ static enum ag_status check_dimensions(const struct finder *f) {
     return AG_OK;
 }
 
+/* What the shapes of the first layer decide: the rank of GLA's gate, and whether gate_proj holds up_proj's rows too. */
+static void look_at_first_layer(struct finder *f) {
+    const struct ckpt *ckpt = f->model->ckpt;
+    const struct ckpt_tensor *low = ckpt_find(ckpt, "model.layers.0.attn.gk_proj.0.weight");
+    const struct ckpt_tensor *gate = ckpt_find(ckpt, "model.layers.0.mlp.gate_proj.weight");
+    const int64_t F = f->model->F;
+    if (f->config.gla_gate == PRESENT)
+        f->model->linear.gate_rank = low && low->rank == 2 && low->shape[0] <= 4096 ? low->shape[0] : 16;
+    if (gate && gate->rank == 2 && gate->shape[0] == 2 * F) f->config.up = ABSENT;
+    f->sizes[SIZE_RANK] = f->model->linear.gate_rank;
+    f->sizes[SIZE_GATE] = f->config.up == ABSENT ? 2 * F : F;
+    f->sizes[SIZE_VALUES] = f->config.Hk * f->config.Dv;
+    f->sizes[SIZE_READ] = f->config.Hq * f->config.Dv;
+    f->sizes[SIZE_HEADS] = f->config.Hq;
+    f->sizes[SIZE_VALUE_HEADS] = f->model->linear.Hv;
+    f->sizes[SIZE_VALUE_WIDTH] = f->model->linear.V;
+}
+
 static enum ag_status find_all(struct finder *f) {
     enum ag_status status;
     struct model *model = f->model;
     const struct model_config *c = &f->config;
+    f->linear = model->linear.Hv > 0;
     AG_TRY(check_dimensions(f));
     const int64_t sizes[N_SIZES] = {0, model->C, c->Hq * c->D, c->Hk * c->D, c->D, model->F, model->V};
     memcpy(f->sizes, sizes, sizeof sizes);
+    if (f->linear) look_at_first_layer(f);
     f->used = AG_ZEROS(model->arena, bool, model->ckpt->n_tensors, f->err);
     model->layers = AG_ZEROS(model->arena, struct model_layer, model->L, f->err);
     model->shapes = AG_ZEROS(model->arena, struct ag_layer_shape, model->L, f->err);
@@ -317,16 +439,18 @@ static enum ag_status find_all(struct finder *f) {
     AG_TRY(find_ends(f));
     for (int64_t i = 0; i < model->L; i++) {
         bool slides = c->window > 0 && (!c->sliding || c->sliding[i]);
-        model->shapes[i] = (struct ag_layer_shape){.kind = AG_LAYER_SOFTMAX,
+        model->shapes[i] = (struct ag_layer_shape){.kind = f->linear ? AG_LAYER_LINEAR : AG_LAYER_SOFTMAX,
                                                    .Hq = c->Hq,
                                                    .Hk = c->Hk,
                                                    .D = c->D,
-                                                   .Dv = c->D,
+                                                   .Dv = f->linear ? c->Dv : c->D,
                                                    .window = slides ? c->window : 0};
         model->shapes[i].scale = 1 / __builtin_sqrt((double)c->D);
         model->layers[i].shape = model->shapes[i];
+        if (f->linear) model->layers[i].linear = &model->linear;
         AG_TRY(find_layer(f, i));
     }
+    if (f->linear) return check_unused(f);
     model->rope.n_rot = c->D; /* trusted by now: the tensors have that width */
     AG_TRY(find_rope(f));
     return check_unused(f);

@@ -4,16 +4,43 @@
 #define AG_PROBE_MODEL_H
 
 #include "base/block.h"
+#include "kernels/kernels.h"
 #include "probe/checkpoint.h"
 
-enum model_family { MODEL_LLAMA, MODEL_QWEN2, MODEL_QWEN3 };
+enum model_family {
+    MODEL_LLAMA,
+    MODEL_QWEN2,
+    MODEL_QWEN3,
+    /* linear attention in the layout of flash-linear-attention (spec/linear-models.md) */
+    MODEL_GLA,
+    MODEL_GATED_DELTANET,
+    MODEL_DELTA_NET,
+    MODEL_LINEAR_ATTN
+};
+
+/* How the layers of kind AG_LAYER_LINEAR mix tokens: the same in all of them. */
+struct model_linear {
+    bool delta;           /* the delta rule, else S_t = diag(e^g) S_{t-1} + k v^T */
+    int64_t conv;         /* taps of the short convolution of q, k and v; 0: none */
+    enum kern_map qk_map; /* of q and k, of v: after the convolution, or where there is none after the projection */
+    enum kern_map v_map;
+    enum kern_map feature; /* of q and k, per head, before the scaling */
+    enum kern_unit q_unit, k_unit;
+    double unit_eps;
+    int64_t Hv, V;     /* value heads and their width; key head h has value heads [h Hv / Hk, (h + 1) Hv / Hk), which
+                          lie side by side: Dv of the layer's shape is their width together */
+    int64_t gate_rank; /* GLA: width between the two matrices of the gate; 0: none */
+    double gate_divisor, gate_least; /* GLA: log gate = max(logsigmoid(a) / divisor, least) */
+    double beta_factor;              /* delta: 1, or 2 with allow_neg_eigval */
+    bool ccq;                        /* the read is that of CCQ, with the trained lambda */
+};
 
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3 };
 struct model_rope {
     enum rope_type type;
     double theta, factor;
     double low_freq_factor, high_freq_factor, original_max_position; /* llama3 */
-    int64_t n_rot;                                                   /* coordinates that rotate */
+    int64_t n_rot;                                                   /* coordinates that rotate; 0: no RoPE */
     float *inv_freq;         /* (n_rot / 2) f32, scaling applied, as the reference library computes it */
     float attention_scaling; /* 1 for these types */
 };
@@ -26,19 +53,26 @@ struct model_weight {
 };
 struct model_layer {
     struct ag_layer_shape shape;
+    const struct model_linear *linear; /* NULL: a layer of another kind */
     struct model_weight norm1, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
     struct model_weight norm2, gate, up, down, gate_bias, up_bias, down_bias;
+    /* Linear attention. gate: of the MLP, in old files with the rows of up behind its own; out_gate: of what is read.
+     * gate_low, gate_high, gk_bias: GLA's log gates; a, A_log, dt_bias: Gated DeltaNet's; b: beta. */
+    struct model_weight q_conv, k_conv, v_conv, out_gate, gate_low, gate_high, gk_bias, b, a, A_log, dt_bias, o_norm;
+    struct model_weight lambda, lambda_bias;
 };
 
 struct model {
     const char *name; /* directory or general.name, for titles */
     enum model_family family;
-    const char *architecture; /* "llama", "qwen2", "qwen3" */
+    const char *architecture; /* the model_type: "llama", "qwen2", "gla", "ccq_gla", ... */
     int64_t L, C, F, V;       /* V: rows of the embedding */
     int64_t max_position;     /* 0: unknown */
     double norm_eps;
     struct model_rope rope;
-    bool tied; /* the head is the embedding */
+    struct model_linear linear; /* of linear attention; else zeros */
+    enum ag_tap last_tap;       /* what the read sees: rope, or norm in models without rotary positions */
+    bool tied;                  /* the head is the embedding */
     struct model_weight embedding, final_norm, head;
     struct model_layer *layers;       /* (L) */
     struct ag_layer_shape *shapes;    /* (L) the layers' shapes, contiguous, for ag_source */

@@ -8,20 +8,21 @@
 #include "probe/checkpoint_internal.h"
 #include "probe/model_internal.h"
 
-static const struct family {
-    enum model_family id;
-    const char *model_type, *class_name;
-    int64_t default_head_dim; /* 0: hidden_size / num_attention_heads */
-    bool windows;
-} families[] = {
-    {MODEL_LLAMA, "llama", "LlamaForCausalLM", 0, false},
-    {MODEL_QWEN2, "qwen2", "Qwen2ForCausalLM", 0, true},
-    {MODEL_QWEN3, "qwen3", "Qwen3ForCausalLM", 128, true},
+static const struct model_hf_family families[] = {
+    {MODEL_LLAMA, "llama", "LlamaForCausalLM", .default_head_dim = 0},
+    {MODEL_QWEN2, "qwen2", "Qwen2ForCausalLM", .windows = true},
+    {MODEL_QWEN3, "qwen3", "Qwen3ForCausalLM", .default_head_dim = 128, .windows = true},
+    {MODEL_GLA, "gla", "GLAForCausalLM", .linear = true},
+    {MODEL_GATED_DELTANET, "gated_deltanet", "GatedDeltaNetForCausalLM", .linear = true},
+    {MODEL_DELTA_NET, "delta_net", "DeltaNetForCausalLM", .linear = true},
+    {MODEL_LINEAR_ATTN, "linear_attn", "LinearAttentionForCausalLM", .linear = true},
+    {MODEL_GLA, "ccq_gla", "CCQGLAForCausalLM", .linear = true, .ccq = true},
+    {MODEL_GATED_DELTANET, "ccq_gated_deltanet", "CCQGatedDeltaNetForCausalLM", .linear = true, .ccq = true},
 };
 #define N_FAMILIES (sizeof families / sizeof families[0])
 
-/* Keys that are read, or that say nothing about a forward pass. */
-static const char *const known_keys[] = {
+/* Keys that are read for softmax attention. */
+static const char *const softmax_keys[] = {
     "model_type",
     "architectures",
     "hidden_size",
@@ -47,7 +48,10 @@ static const char *const known_keys[] = {
     "text_config",
     "is_causal",
     "partial_rotary_factor",
-    /* harmless */
+};
+
+/* Keys that say nothing about a forward pass. */
+static const char *const harmless_keys[] = {
     "bos_token_id",
     "eos_token_id",
     "pad_token_id",
@@ -183,6 +187,7 @@ static const char *const must_be_off[] = {
     "linear_attn_config",
     "encoder_layers",
     "adapters",
+    "attnres_block_size",
 };
 /* Keys that change the model unless they are 1 (or null). */
 static const char *const must_be_one[] = {
@@ -240,87 +245,83 @@ static const char *shown(const json_t *value, char text[64]) {
     return text;
 }
 
-/* Where a value is read from: an object of config.json. */
-struct source {
-    const json_t *object;
-    const char *where;
-    struct ag_error *err;
-};
-
 /* NULL when absent or null: both mean the default. */
-static const json_t *get(const struct source *s, const char *key) {
+const json_t *config_get(const struct config_source *s, const char *key) {
     const json_t *value = json_object_get(s->object, key);
     return json_is_null(value) ? NULL : value;
 }
 
-static enum ag_status wrong(const struct source *s, const char *key, const json_t *value, const char *expected) {
+enum ag_status config_wrong(const struct config_source *s, const char *key, const json_t *value, const char *expected) {
     char text[64];
     return ag_fail(s->err, AG_E_FORMAT, "%s: \"%s\" is %s; expected %s", s->where, key, shown(value, text), expected);
 }
 
 /* An integer in [min, max]; *out keeps its value (the default) when the key is absent. */
-static enum ag_status get_int(const struct source *s, const char *key, int64_t min, int64_t max, int64_t *out) {
-    const json_t *value = get(s, key);
+enum ag_status config_int(const struct config_source *s, const char *key, int64_t min, int64_t max, int64_t *out) {
+    const json_t *value = config_get(s, key);
     char expected[96];
     if (!value) return AG_OK;
     snprintf(expected, sizeof expected, "an integer from %lld to %lld", (long long)min, (long long)max);
     if (!json_is_integer(value) || json_integer_value(value) < min || json_integer_value(value) > max) {
-        return wrong(s, key, value, expected);
+        return config_wrong(s, key, value, expected);
     }
     *out = json_integer_value(value);
     return AG_OK;
 }
-static enum ag_status need_int(const struct source *s, const char *key, int64_t *out) {
-    if (!get(s, key)) {
+enum ag_status config_need_int(const struct config_source *s, const char *key, int64_t *out) {
+    if (!config_get(s, key)) {
         return ag_fail(s->err, AG_E_FORMAT, "%s: no \"%s\"; expected an integer; is the configuration complete?",
                        s->where, key);
     }
-    return get_int(s, key, 1, INT32_MAX, out);
+    return config_int(s, key, 1, INT32_MAX, out);
 }
-static enum ag_status get_real(const struct source *s, const char *key, double *out) {
-    const json_t *value = get(s, key);
+enum ag_status config_real(const struct config_source *s, const char *key, double *out) {
+    const json_t *value = config_get(s, key);
     if (!value) return AG_OK;
     double x = json_number_value(value);
-    if (!json_is_number(value) || !isfinite(x) || x <= 0) return wrong(s, key, value, "a positive number");
+    if (!json_is_number(value) || !isfinite(x) || x <= 0) return config_wrong(s, key, value, "a positive number");
     *out = x;
     return AG_OK;
 }
-static enum ag_status need_real(const struct source *s, const char *key, double *out) {
-    if (!get(s, key)) return ag_fail(s->err, AG_E_FORMAT, "%s: no \"%s\"; expected a positive number", s->where, key);
-    return get_real(s, key, out);
+static enum ag_status need_real(const struct config_source *s, const char *key, double *out) {
+    if (!config_get(s, key))
+        return ag_fail(s->err, AG_E_FORMAT, "%s: no \"%s\"; expected a positive number", s->where, key);
+    return config_real(s, key, out);
 }
-static enum ag_status get_bool(const struct source *s, const char *key, bool *out) {
-    const json_t *value = get(s, key);
+enum ag_status config_bool(const struct config_source *s, const char *key, bool *out) {
+    const json_t *value = config_get(s, key);
     if (!value) return AG_OK;
-    if (!json_is_boolean(value)) return wrong(s, key, value, "true or false");
+    if (!json_is_boolean(value)) return config_wrong(s, key, value, "true or false");
     *out = json_is_true(value);
     return AG_OK;
 }
 
-static bool is_off(const json_t *value) {
+bool config_is_off(const json_t *value) {
     return json_is_null(value) || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
            (json_is_array(value) && json_array_size(value) == 0) ||
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
 /* Every key is one that we read, one that does not matter, one that is off, or reported. */
-static enum ag_status check_keys(struct model *model, const struct source *s) {
+enum ag_status config_check_keys(struct model *model, const struct config_source *s, const char *const *read,
+                                 size_t n_read) {
     char text[64], unknown[300] = "";
     size_t used = 0;
     int more = 0;
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)s->object, key, value) {
+        if (in_list(read, n_read, key)) continue;
         bool one = json_is_null(value) || (json_is_number(value) && json_number_value(value) == 1);
-        if ((in_list(must_be_off, COUNT(must_be_off), key) && !is_off(value)) ||
+        if ((in_list(must_be_off, COUNT(must_be_off), key) && !config_is_off(value)) ||
             (in_list(must_be_one, COUNT(must_be_one), key) && !one)) {
             return ag_fail(s->err, AG_E_UNSUPPORTED,
                            "%s: \"%s\" is %s, which this forward pass would not honour; a model without it "
                            "is expected",
                            s->where, key, shown(value, text));
         }
-        if (in_list(known_keys, COUNT(known_keys), key) || in_list(must_be_off, COUNT(must_be_off), key) ||
-            in_list(must_be_one, COUNT(must_be_one), key) || is_off(value)) {
+        if (in_list(harmless_keys, COUNT(harmless_keys), key) || in_list(must_be_off, COUNT(must_be_off), key) ||
+            in_list(must_be_one, COUNT(must_be_one), key) || config_is_off(value)) {
             continue;
         }
         size_t room = sizeof unknown - used;
@@ -339,7 +340,7 @@ static enum ag_status check_keys(struct model *model, const struct source *s) {
     return AG_OK;
 }
 
-static enum ag_status check_rope_keys(const struct source *s) {
+static enum ag_status check_rope_keys(const struct config_source *s) {
     static const char *const known[] = {
         "rope_theta",
         "rope_type",
@@ -359,13 +360,13 @@ static enum ag_status check_rope_keys(const struct source *s) {
                            "%s: RoPE parameters by layer type (\"%s\"); one set for all layers is expected", s->where,
                            key);
         }
-        if (!in_list(known, COUNT(known), key) && !is_off(value)) {
+        if (!in_list(known, COUNT(known), key) && !config_is_off(value)) {
             return ag_fail(s->err, AG_E_UNSUPPORTED,
                            "%s: RoPE parameter \"%s\" is not known here and would not be honoured", s->where, key);
         }
     }
     double partial = 1;
-    enum ag_status status = get_real(s, "partial_rotary_factor", &partial);
+    enum ag_status status = config_real(s, "partial_rotary_factor", &partial);
     if (status != AG_OK) return status;
     if (partial != 1) {
         return ag_fail(s->err, AG_E_UNSUPPORTED, "%s: partial_rotary_factor %g; expected 1 in these families", s->where,
@@ -375,29 +376,29 @@ static enum ag_status check_rope_keys(const struct source *s) {
 }
 
 /* rope_parameters (v5) first, else rope_scaling and rope_theta (v4). */
-static enum ag_status read_rope(struct model *model, const struct source *config) {
+static enum ag_status read_rope(struct model *model, const struct config_source *config) {
     enum ag_status status;
     struct model_rope *rope = &model->rope;
-    struct source s = *config;
-    const char *name = get(config, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-    const json_t *object = get(config, name), *type = NULL;
+    struct config_source s = *config;
+    const char *name = config_get(config, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+    const json_t *object = config_get(config, name), *type = NULL;
     rope->type = ROPE_DEFAULT;
     rope->theta = 0;
     rope->factor = 1;
     if (object) {
-        if (!json_is_object(object)) return wrong(config, name, object, "an object");
+        if (!json_is_object(object)) return config_wrong(config, name, object, "an object");
         s.object = object;
         AG_TRY(check_rope_keys(&s));
-        AG_TRY(get_real(&s, "rope_theta", &rope->theta));
-        type = get(&s, "rope_type") ? get(&s, "rope_type") : get(&s, "type");
+        AG_TRY(config_real(&s, "rope_theta", &rope->theta));
+        type = config_get(&s, "rope_type") ? config_get(&s, "rope_type") : config_get(&s, "type");
     }
-    if (rope->theta == 0) AG_TRY(get_real(config, "rope_theta", &rope->theta));
+    if (rope->theta == 0) AG_TRY(config_real(config, "rope_theta", &rope->theta));
     if (rope->theta == 0) {
         rope->theta = 10000;
         model_warn(model, "%s: no rope_theta; 10000 assumed, as the reference library does", config->where);
     }
     const char *text = type ? json_string_value(type) : "default";
-    if (!text) return wrong(&s, "rope_type", type, "text");
+    if (!text) return config_wrong(&s, "rope_type", type, "text");
     if (!strcmp(text, "default")) return AG_OK;
     if (!strcmp(text, "linear")) {
         rope->type = ROPE_LINEAR;
@@ -409,7 +410,7 @@ static enum ag_status read_rope(struct model *model, const struct source *config
         AG_TRY(need_real(&s, "low_freq_factor", &rope->low_freq_factor));
         AG_TRY(need_real(&s, "high_freq_factor", &rope->high_freq_factor));
         rope->original_max_position = (double)model->max_position; /* the reference's fallback */
-        if (model->max_position == 0 || get(&s, "original_max_position_embeddings")) {
+        if (model->max_position == 0 || config_get(&s, "original_max_position_embeddings")) {
             AG_TRY(need_real(&s, "original_max_position_embeddings", &rope->original_max_position));
         }
         if (rope->high_freq_factor <= rope->low_freq_factor) {
@@ -426,22 +427,22 @@ fail:
 }
 
 /* Which layers slide: layer_types where listed, else those from max_window_layers on (only with use_sliding_window). */
-static enum ag_status read_windows(struct model *model, struct model_config *config, const struct source *s,
-                                   const struct family *family) {
+static enum ag_status read_windows(struct model *model, struct model_config *config, const struct config_source *s,
+                                   const struct model_hf_family *family) {
     enum ag_status status;
     bool use = false;
     int64_t window = 4096, first = 28;
-    const json_t *types = get(s, "layer_types");
-    AG_TRY(get_bool(s, "use_sliding_window", &use));
-    if (!family->windows && (use || get(s, "sliding_window"))) {
+    const json_t *types = config_get(s, "layer_types");
+    AG_TRY(config_bool(s, "use_sliding_window", &use));
+    if (!family->windows && (use || config_get(s, "sliding_window"))) {
         return ag_fail(s->err, AG_E_UNSUPPORTED,
                        "%s: a sliding window in a %s, where the reference library would ignore it; remove "
                        "the key if that is what you want",
                        s->where, family->model_type);
     }
     if (use && json_is_null(json_object_get(s->object, "sliding_window"))) use = false; /* null: no window */
-    AG_TRY(get_int(s, "sliding_window", 1, INT32_MAX, &window));
-    AG_TRY(get_int(s, "max_window_layers", 0, INT32_MAX, &first));
+    AG_TRY(config_int(s, "sliding_window", 1, INT32_MAX, &window));
+    AG_TRY(config_int(s, "max_window_layers", 0, INT32_MAX, &first));
     if (types && (!json_is_array(types) || (int64_t)json_array_size(types) != model->L)) {
         return ag_fail(s->err, AG_E_FORMAT,
                        "%s: \"layer_types\" has %lld entries; expected one for each of %lld layers", s->where,
@@ -478,8 +479,8 @@ fail:
 }
 
 /* The reference library's class must be the family's: a classifier or a value head is another model. */
-static enum ag_status check_class(const struct source *s, const struct family *family) {
-    const json_t *list = get(s, "architectures"), *value = json_array_get(list, 0);
+static enum ag_status check_class(const struct config_source *s, const struct model_hf_family *family) {
+    const json_t *list = config_get(s, "architectures"), *value = json_array_get(list, 0);
     const char *text = json_string_value(value);
     char shown_text[64];
     if (!list || (json_is_array(list) && json_array_size(list) == 0)) return AG_OK;
@@ -488,8 +489,8 @@ static enum ag_status check_class(const struct source *s, const struct family *f
                    s->where, value ? shown(value, shown_text) : "no list", family->model_type, family->class_name);
 }
 
-static enum ag_status find_family(const struct source *s, const struct family **family) {
-    const json_t *value = get(s, "model_type");
+static enum ag_status find_family(const struct config_source *s, const struct model_hf_family **family) {
+    const json_t *value = config_get(s, "model_type");
     const char *text = json_string_value(value);
     char shown_text[64];
     for (size_t i = 0; text && i < N_FAMILIES; i++) {
@@ -498,23 +499,25 @@ static enum ag_status find_family(const struct source *s, const struct family **
             return AG_OK;
         }
     }
-    return ag_fail(s->err, AG_E_UNSUPPORTED,
-                   "%s: model_type %s; this build reads llama (also SmolLM2), qwen2 and qwen3", s->where,
-                   value ? shown(value, shown_text) : "is missing");
+    return ag_fail(
+        s->err, AG_E_UNSUPPORTED,
+        "%s: model_type %s; this build reads llama (also SmolLM2), qwen2, qwen3, gla, gated_deltanet, delta_net, "
+        "linear_attn, ccq_gla and ccq_gated_deltanet",
+        s->where, value ? shown(value, shown_text) : "is missing");
 }
 
 enum ag_status model_config_hf(struct model *model, struct model_config *config, struct ag_error *err) {
     enum ag_status status;
-    const struct family *family = NULL;
+    const struct model_hf_family *family = NULL;
     const json_t *outer = model->ckpt->config, *text = json_object_get(outer, "text_config");
     config->where = ag_path_join(model->arena, model->ckpt->folder, "config.json", err);
     if (!config->where) return AG_E_MEMORY;
-    struct source whole = {outer, config->where, err}, s = whole;
+    struct config_source whole = {outer, config->where, err}, s = whole;
     if (json_is_object(text)) { /* a multimodal model: its text part, if that is one of ours */
         config->text_part = true;
         s.object = text;
         const json_t *quantised = json_object_get(outer, "quantization_config");
-        if (quantised && !is_off(quantised)) {
+        if (quantised && !config_is_off(quantised)) {
             return ag_fail(err, AG_E_UNSUPPORTED,
                            "%s: \"quantization_config\" is an object, which this forward pass would not honour; a "
                            "model without it is expected",
@@ -523,26 +526,34 @@ enum ag_status model_config_hf(struct model *model, struct model_config *config,
     }
     AG_TRY(find_family(&s, &family));
     if (!config->text_part) AG_TRY(check_class(&s, family));
-    AG_TRY(check_keys(model, &s));
     model->family = family->id;
     model->architecture = family->model_type;
+    if (family->linear) {
+        bool tied_ends = false;
+        AG_TRY(config_bool(&s, "tie_word_embeddings", &tied_ends));
+        config->tied = tied_ends ? PRESENT : ABSENT;
+        model->last_tap = AG_TAP_NORM;
+        return model_config_linear(model, config, &s, family);
+    }
+    model->last_tap = AG_TAP_ROPE;
+    AG_TRY(config_check_keys(model, &s, softmax_keys, COUNT(softmax_keys)));
 
-    AG_TRY(need_int(&s, "hidden_size", &model->C));
-    AG_TRY(need_int(&s, "intermediate_size", &model->F));
-    AG_TRY(need_int(&s, "num_hidden_layers", &model->L));
-    AG_TRY(need_int(&s, "num_attention_heads", &config->Hq));
-    AG_TRY(need_int(&s, "vocab_size", &model->V));
+    AG_TRY(config_need_int(&s, "hidden_size", &model->C));
+    AG_TRY(config_need_int(&s, "intermediate_size", &model->F));
+    AG_TRY(config_need_int(&s, "num_hidden_layers", &model->L));
+    AG_TRY(config_need_int(&s, "num_attention_heads", &config->Hq));
+    AG_TRY(config_need_int(&s, "vocab_size", &model->V));
     config->Hk = config->Hq;
-    AG_TRY(get_int(&s, "num_key_value_heads", 1, INT32_MAX, &config->Hk));
+    AG_TRY(config_int(&s, "num_key_value_heads", 1, INT32_MAX, &config->Hk));
     /* absent: the class's default; null: derived */
     config->D = json_object_get(s.object, "head_dim") || !family->default_head_dim ? model->C / config->Hq
                                                                                    : family->default_head_dim;
-    AG_TRY(get_int(&s, "head_dim", 1, INT32_MAX, &config->D));
-    AG_TRY(get_int(&s, "max_position_embeddings", 1, INT32_MAX, &model->max_position));
+    AG_TRY(config_int(&s, "head_dim", 1, INT32_MAX, &config->D));
+    AG_TRY(config_int(&s, "max_position_embeddings", 1, INT32_MAX, &model->max_position));
     model->norm_eps = 1e-6;
-    AG_TRY(get_real(&s, "rms_norm_eps", &model->norm_eps));
+    AG_TRY(config_real(&s, "rms_norm_eps", &model->norm_eps));
 
-    const json_t *act = get(&s, "hidden_act");
+    const json_t *act = config_get(&s, "hidden_act");
     const char *name = act ? json_string_value(act) : "silu";
     if (!name || (strcmp(name, "silu") != 0 && strcmp(name, "swish") != 0)) {
         char shown_text[64];
@@ -550,16 +561,16 @@ enum ag_status model_config_hf(struct model *model, struct model_config *config,
                        shown(act, shown_text));
     }
     bool causal = true, attention_bias = false, mlp_bias = false, tied = false;
-    AG_TRY(get_bool(&s, "is_causal", &causal));
+    AG_TRY(config_bool(&s, "is_causal", &causal));
     if (!causal)
         return ag_fail(err, AG_E_UNSUPPORTED, "%s: is_causal false; causal attention is computed here", config->where);
-    AG_TRY(get_bool(&s, "attention_bias", &attention_bias));
-    AG_TRY(get_bool(&s, "mlp_bias", &mlp_bias));
+    AG_TRY(config_bool(&s, "attention_bias", &attention_bias));
+    AG_TRY(config_bool(&s, "mlp_bias", &mlp_bias));
     if (mlp_bias && family->id != MODEL_LLAMA) {
         return ag_fail(err, AG_E_UNSUPPORTED, "%s: mlp_bias in a %s, where the reference library would ignore it",
                        config->where, family->model_type);
     }
-    AG_TRY(get_bool(get(&s, "tie_word_embeddings") ? &s : &whole, "tie_word_embeddings", &tied));
+    AG_TRY(config_bool(config_get(&s, "tie_word_embeddings") ? &s : &whole, "tie_word_embeddings", &tied));
     config->qkv_bias = family->id == MODEL_QWEN2 || attention_bias ? PRESENT : ABSENT;
     config->o_bias = family->id != MODEL_QWEN2 && attention_bias ? PRESENT : ABSENT;
     config->mlp_bias = mlp_bias ? PRESENT : ABSENT;

@@ -144,6 +144,7 @@ enum ag_status model_config_gguf(struct model *model, struct model_config *confi
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
         if (strcmp(m->text, families[i].name) != 0) continue;
         model->family = families[i].id;
+        model->last_tap = AG_TAP_ROPE;
         k.architecture = model->architecture = families[i].name;
     }
     if (!k.architecture) {

@@ -14,6 +14,15 @@ enum weight_slot {
     SLOT_QKV_BIAS,
     SLOT_Q_NORM,
     SLOT_K_NORM,
+    /* linear attention; SLOT_QKV then holds all matrices that meet the layer's input */
+    SLOT_CONV,
+    SLOT_GATE_HIGH,
+    SLOT_GATE_HIGH_BIAS,
+    SLOT_DECAY,
+    SLOT_DECAY_BIAS,
+    SLOT_READ_NORM,
+    SLOT_LAMBDA,
+    SLOT_LAMBDA_BIAS,
     SLOT_O,
     SLOT_O_BIAS,
     SLOT_NORM2,
@@ -26,7 +35,7 @@ enum weight_slot {
     SLOT_COUNT
 };
 
-#define WEIGHT_PARTS 24
+#define WEIGHT_PARTS 32
 struct weight_part {
     const struct model_weight *weight; /* NULL: zeros */
     enum weight_slot slot;

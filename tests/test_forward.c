@@ -253,6 +253,11 @@ static void bits_depend_on_nothing(void **state) {
     bits_of("tests/golden/models/llama-bias-gqa");
     bits_of("tests/golden/models/qwen3-window");
     bits_of("tests/golden/models/smollm-q4_1.gguf");
+    bits_of("tests/golden/linear/gla-old");
+    bits_of("tests/golden/linear/gdn-values");
+    bits_of("tests/golden/linear/delta-elu");
+    bits_of("tests/golden/linear/plain-elu");
+    bits_of("tests/golden/linear/ccq-gdn");
 }
 
 /* --- What is asked for, and nothing else --- */
