@@ -111,9 +111,13 @@ static enum ag_status check_ids(const struct ag_merge_part *parts, int64_t n, in
         for (int64_t p = 0; p < parts[k].from->P; p++) all[at++] = (struct named){parts[k].from->prompt_id[p], k, p};
     qsort(all, (size_t)P, sizeof *all, by_id);
     for (int64_t i = 0; i + 1 < P && status == AG_OK; i++)
-        if (strcmp(all[i].id, all[i + 1].id) == 0)
-            status = ag_fail(err, AG_E_USAGE, "%.200s: prompt %.100s is in %.200s too; expected every prompt once; give every share once",
-                             parts[all[i + 1].part].path, all[i].id, all[i].part == all[i + 1].part ? "it twice, there" : parts[all[i].part].path);
+        if (strcmp(all[i].id, all[i + 1].id) == 0) {
+            const char *path = parts[all[i + 1].part].path, *other = parts[all[i].part].path;
+            status = all[i].part == all[i + 1].part
+                         ? ag_fail(err, AG_E_FORMAT, "%.200s: prompt %.100s is there twice; expected every prompt once", path, all[i].id)
+                         : ag_fail(err, AG_E_USAGE, "%.200s: prompt %.100s is in %.200s too; expected every prompt once; give every share once", path,
+                                   all[i].id, other);
+        }
     ag_arena_free(scratch);
     return status;
 }

@@ -325,6 +325,14 @@ static void test_backends(void **state) {
     assert_string_equal(g->merged.backend[1], "cuda");
     geom_results_free(g);
     ag_buf_free(&said);
+    /* another version merges, and is named */
+    assert_ok(geom_results_read(&g, FOLDER "/2-2.geometry.h5", &err), &err);
+    g->version = "0.0.1 (git 0123abc)";
+    assert_ok(geom_results_write(g, FOLDER "/old.h5", true, &err), &err);
+    geom_results_free(g);
+    assert_int_equal(test_cli(NULL, &said, "merge " FOLDER "/1-2.geometry.h5 " FOLDER "/old.h5 -o " FOLDER "/versions.h5 -q --threads 1"), 0);
+    assert_non_null(strstr(said.data, "0.0.1 (git 0123abc)"));
+    ag_buf_free(&said);
 }
 
 /* One field changed of what would merge. */
@@ -338,6 +346,7 @@ static void test_fields(void **state) {
     struct taylor_results *c, *d, *both;
     assert_ok(geom_results_read(&a, FOLDER "/1-2.geometry.h5", &err), &err);
     assert_ok(geom_results_read(&b, FOLDER "/2-2.geometry.h5", &err), &err);
+    const char *const *b_ids = b->prompt_id;
     assert_ok(taylor_results_read(&c, FOLDER "/1-2.taylor.h5", &err), &err);
     assert_ok(taylor_results_read(&d, FOLDER "/2-2.taylor.h5", &err), &err);
 #define REFUSED(kind, x, y, out, field, other, ...)                                                                     \
@@ -367,6 +376,12 @@ static void test_fields(void **state) {
     REFUSED(geom, a, b, whole, D, ((int64_t[]){64, 32}), "dimensions of layer 0 64; expected 32");
     REFUSED(geom, a, b, whole, basis[GEOM_BASIS_POOLED], true, "pooled basis", "prompt,haystack");
     REFUSED(geom, a, b, whole, prompt_id, a->prompt_id, "is in a.h5 too", a->prompt_id[0]);
+    const char *const twice[] = {"new", "same", "other", "same"};
+    b->prompt_id = twice;
+    err = (struct ag_error)AG_ERROR_INIT;
+    const enum ag_status got = geom_results_merge(&whole, (const struct geom_results *const[]){a, b}, paths, 2, &how, &err);
+    test_refused(got, AG_E_FORMAT, &err, "b.h5: prompt same is there twice", NULL);
+    b->prompt_id = b_ids;
     REFUSED(taylor, c, d, both, from.checkpoint_sha256, "0000", "checkpoint SHA-256 0000");
     REFUSED(taylor, c, d, both, from.backend, "cuda", "backend cuda", "--allow-backends");
     REFUSED(taylor, c, d, both, r, 8, "r 8; expected 16");
