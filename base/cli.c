@@ -7,9 +7,11 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/file.h"
 
 #ifndef AG_GIT
 #define AG_GIT "unknown"
@@ -20,7 +22,7 @@ static const char *const backends[] = {"auto", "ref", "cpu", "cuda", NULL};
 
 #define COMMON(field) offsetof(struct ag_common, field)
 static const struct ag_option common_options[] = {
-    {"output", 'o', AG_OPT_TEXT, COMMON(output), "PATH", "Where the result goes.", NULL, 0, 0},
+    {"output", 'o', AG_OPT_OUTPUT, COMMON(output), "PATH", "Where the result goes.", NULL, 0, 0},
     {"backend", 0, AG_OPT_CHOICE, COMMON(backend), "NAME",
      "Which kernels compute. Exact: what the backend lacks is an error. Default auto, the best there is.", backends, 0, 0},
     {"threads", 0, AG_OPT_INT, COMMON(threads), "N",
@@ -217,6 +219,8 @@ static enum ag_status set_option(const struct ag_option *o, char *base, const ch
     switch (o->type) {
     case AG_OPT_FLAG: *(bool *)field = true; return AG_OK;
     case AG_OPT_TEXT:
+    case AG_OPT_INPUT:
+    case AG_OPT_OUTPUT:
         if (*text == '\0') return ag_fail(err, AG_E_USAGE, "--%s: is empty; expected %s", o->name, o->argument);
         *(const char **)field = text;
         return AG_OK;
@@ -264,6 +268,7 @@ enum ag_status ag_parse_ranges(bool *mask, int64_t n, const char *text, const ch
     memset(mask, 0, (size_t)n * sizeof *mask);
     for (const char *c = text;; c++) {
         char *end;
+        const char *start = c;
         errno = 0;
         if (*c < '0' || *c > '9') goto rubbish;
         long long from = strtoll(c, &end, 10), to = from;
@@ -273,15 +278,98 @@ enum ag_status ag_parse_ranges(bool *mask, int64_t n, const char *text, const ch
             to = strtoll(c, &end, 10);
         }
         if (errno != 0 || (*end != '\0' && *end != ',')) goto rubbish;
-        if (from > to || to >= n)
-            return ag_fail(err, AG_E_USAGE, "--%s: %lld-%lld is out of range; expected rising numbers from 0 to %lld", option,
-                           from, to, (long long)n - 1);
+        if (from > to || to >= n) {
+            return ag_fail(err, AG_E_USAGE, "--%s: %.*s is out of range; expected rising numbers from 0 to %lld", option,
+                           (int)(end - start), start, (long long)n - 1);
+        }
         for (long long i = from; i <= to; i++) mask[i] = true;
         c = end;
         if (*c == '\0') return AG_OK;
     }
 rubbish:
     return ag_fail(err, AG_E_USAGE, "--%s: '%s' is not usable; expected numbers and ranges such as 0-3,7", option, text);
+}
+
+/* What getopt_long refused: it says only '?' or ':', so look which of the four reasons it was. */
+static enum ag_status refuse_option(const struct ag_command *c, const struct option *longs, int n, int got,
+                                    const char *word, struct ag_error *err) {
+    if (optopt > 0 && optopt < 256 && got == '?')
+        return ag_fail(err, AG_E_USAGE, "-%c: is no option of this command; see attgeo %s --help", optopt, c->name);
+    if (got == ':') return ag_fail(err, AG_E_USAGE, "%s: needs a value; see attgeo %s --help", word, c->name);
+    const char *name = word + strspn(word, "-");
+    const size_t length = strcspn(name, "=");
+    const char *first = NULL, *second = NULL;
+    for (int i = 0; i < n && length > 0; i++) {
+        if (strncmp(longs[i].name, name, length) != 0) continue;
+        if (longs[i].name[length] == '\0') {
+            first = longs[i].name;
+            second = NULL;
+            break;
+        }
+        *(first ? &second : &first) = longs[i].name;
+    }
+    if (second)
+        return ag_fail(err, AG_E_USAGE, "%s: is ambiguous: --%s or --%s; see attgeo %s --help", word, first, second, c->name);
+    if (first) return ag_fail(err, AG_E_USAGE, "%s: --%s takes no value; see attgeo %s --help", word, first, c->name);
+    return ag_fail(err, AG_E_USAGE, "%s: is no option of this command; see attgeo %s --help", word, c->name);
+}
+
+/* A path that the command line names, and whether the command writes there. */
+struct named_path {
+    const char *path, *option; /* option NULL: a positional argument, an input */
+    bool output;
+};
+
+static bool same_path(const char *a, const char *b) {
+    struct stat x, y;
+    if (strcmp(a, b) == 0) return true;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Whether file exists, lies in folder and has the name of a checkpoint's part. */
+static bool part_of_checkpoint(const char *file, const char *folder) {
+    static const char *const ends[] = {".safetensors", ".json", ".gguf"};
+    struct stat x, y;
+    const char *slash = strrchr(file, '/');
+    if (stat(folder, &x) != 0 || !S_ISDIR(x.st_mode) || ag_path_kind(file) != AG_KIND_FILE) return false;
+    char parent[4096] = ".";
+    if (slash) snprintf(parent, sizeof parent, "%.*s", slash == file ? 1 : (int)(slash - file), file);
+    if (stat(parent, &y) != 0 || x.st_dev != y.st_dev || x.st_ino != y.st_ino) return false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const size_t n = strlen(file), m = strlen(ends[i]);
+        if (n > m && strcmp(file + n - m, ends[i]) == 0) return true;
+    }
+    return false;
+}
+
+/* --force replaces earlier results, never what this very command reads or writes elsewhere: no output may name an input,
+ * a file of a checkpoint's folder, or another output. */
+static enum ag_status check_outputs(const struct ag_command *c, const struct ag_run *run) {
+    struct named_path named[64 + 16];
+    int n = 0;
+    if (run->common.output) named[n++] = (struct named_path){run->common.output, "o", true};
+    for (int i = 0; i < c->n_options && n < 64; i++) {
+        const struct ag_option *o = &c->options[i];
+        if (o->type != AG_OPT_INPUT && o->type != AG_OPT_OUTPUT) continue;
+        const char *path = *(const char *const *)((const char *)run->options + o->offset);
+        if (path) named[n++] = (struct named_path){path, o->name, o->type == AG_OPT_OUTPUT};
+    }
+    for (int i = 0; i < run->n_arguments && i < 16; i++) named[n++] = (struct named_path){run->arguments[i], NULL, false};
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) {
+            if (i == j || !named[i].output) continue;
+            const char *dash = named[i].option[1] ? "--" : "-";
+            if (same_path(named[i].path, named[j].path))
+                return named[j].output
+                           ? ag_fail(run->err, AG_E_USAGE, "%s%s and %s%s name the same file %s; give each its own", dash,
+                                     named[i].option, named[j].option[1] ? "--" : "-", named[j].option, named[i].path)
+                           : ag_fail(run->err, AG_E_USAGE, "%s%s %s: is the input %s itself; name another file for the output",
+                                     dash, named[i].option, named[i].path, named[j].path);
+            if (part_of_checkpoint(named[i].path, named[j].path))
+                return ag_fail(run->err, AG_E_USAGE, "%s%s %s: is a file of the input %s; name another file for the output",
+                               dash, named[i].option, named[i].path, named[j].path);
+        }
+    return AG_OK;
 }
 
 /* Everything of one command line; getopt's own messages are off, ours say what was expected. */
@@ -308,7 +396,7 @@ static enum ag_status parse(const struct ag_command *c, struct ag_run *run, int 
     *l++ = 'h';
     *l = '\0';
     opterr = 0;
-    optind = 1;
+    optind = 0; /* glibc: forget all of an earlier parse */
     for (int got; (got = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
         if (got == 'h') {
             help_command(run->out, c);
@@ -320,12 +408,7 @@ static enum ag_status parse(const struct ag_command *c, struct ag_run *run, int 
             *done = true;
             return AG_OK;
         }
-        if (got == '?' || got == ':') {
-            const char *word = argv[optind - 1];
-            return ag_fail(run->err, AG_E_USAGE, "%s: %s; see attgeo %s --help", word,
-                           got == ':' ? "needs a value" : "is no option of this command, or is ambiguous, or takes no value",
-                           c->name);
-        }
+        if (got == '?' || got == ':') return refuse_option(c, longs, n + 2, got, argv[optind - 1], run->err);
         int index = got - 256;
         for (int i = 0; got < 256 && i < n; i++)
             if (table[i]->letter == got) index = i;
@@ -338,7 +421,7 @@ static enum ag_status parse(const struct ag_command *c, struct ag_run *run, int 
     if (run->n_arguments < c->min_arguments || (c->max_arguments >= 0 && run->n_arguments > c->max_arguments))
         return ag_fail(run->err, AG_E_USAGE, "attgeo %s: %d argument%s given; expected %s; see attgeo %s --help", c->name,
                        run->n_arguments, run->n_arguments == 1 ? "" : "s", *c->usage ? c->usage : "none", c->name);
-    return AG_OK;
+    return check_outputs(c, run);
 }
 
 int ag_cli_main(int argc, char **argv, const struct ag_command *const *commands, int n_commands, FILE *out,

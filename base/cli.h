@@ -17,6 +17,8 @@ extern "C" {
 enum ag_option_type {
     AG_OPT_FLAG,   /* bool: set to true */
     AG_OPT_TEXT,   /* const char *, not empty */
+    AG_OPT_INPUT,  /* the same, a path that the command reads */
+    AG_OPT_OUTPUT, /* the same, a path that it writes: may name no input and no other output */
     AG_OPT_INT,    /* int64_t within [min, max] */
     AG_OPT_REAL,   /* double, finite, within [min, max] */
     AG_OPT_CHOICE, /* int: index of the value in choices, a NULL-terminated list */

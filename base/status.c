@@ -23,6 +23,8 @@ enum ag_status ag_fail_context(struct ag_error *err, const char *format, ...) {
     int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
     size_t used = n < 0 ? 0 : (size_t)n;
+    if (used > 0 && used < sizeof text && strncmp(err->text, text, used) == 0 && err->text[used] == ':')
+        return err->status; /* the message begins so already */
     const char *pieces[] = {": ", err->text};
     for (int i = 0; i < 2; i++) /* the end of a message that grows too long is cut */
         for (const char *c = pieces[i]; *c != '\0' && used + 1 < sizeof text; c++) text[used++] = *c;

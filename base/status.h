@@ -34,7 +34,7 @@ struct ag_error {
 enum ag_status ag_fail(struct ag_error *err, enum ag_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Puts "context: " before the message of an error that is already set. */
+/* Puts "context: " before the message of an error that is already set, unless it begins so already. */
 enum ag_status ag_fail_context(struct ag_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* One word for the status, never NULL. */

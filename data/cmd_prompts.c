@@ -18,7 +18,7 @@ static const struct prompts_options defaults = {.count = 16, .length = 512, .dis
 
 #define FIELD(name) offsetof(struct prompts_options, name)
 static const struct ag_option options[] = {
-    {"tokenizer", 't', AG_OPT_TEXT, FIELD(tokenizer), "PATH",
+    {"tokenizer", 't', AG_OPT_INPUT, FIELD(tokenizer), "PATH",
      "Tokenizer that lengths are counted with: a model's directory, a tokenizer.json or a .gguf. Required.", NULL, 0,
      0},
     {"kind", 'k', AG_OPT_CHOICE, FIELD(kind), "KIND",
@@ -37,7 +37,7 @@ static const struct ag_option options[] = {
      "Each distractor states the other fact in different words, instead of the same sentence again.", NULL, 0, 0},
     {"depth", 0, AG_OPT_REAL, FIELD(depth), "X",
      "Where the needle is: 0 at the start, 1 right before the question. Default: uniformly random.", NULL, 0, 1},
-    {"haystack", 0, AG_OPT_TEXT, FIELD(haystack), "FILE",
+    {"haystack", 0, AG_OPT_INPUT, FIELD(haystack), "FILE",
      "Prose to hide the facts in, UTF-8, at most 8 MiB; its sentences are shuffled. Default: the text in "
      "data/haystack.txt.",
      NULL, 0, 0},
@@ -137,7 +137,11 @@ static enum ag_status run_prompts(struct ag_run *run) {
         int64_t n;
         AG_TRY(generator_next(generator, prompts, &n, err));
         if (!n) break;
-        for (int64_t i = 0; i < n; i++) AG_TRY(generate_write(stream, &prompts[i], err));
+        for (int64_t i = 0; i < n; i++) {
+            status = generate_write(stream, &prompts[i], err);
+            if (status == AG_E_IO) ag_fail_context(err, "%s", writing ? run->common.output : "standard output");
+            AG_TRY(status);
+        }
         ag_progress_add(&progress, 1);
     }
     ag_progress_end(&progress);

@@ -802,7 +802,7 @@ enum ag_status generate_write(FILE *stream, const struct prompt *prompt, struct 
     if (bad)
         status = ag_fail(err, AG_E_MEMORY, "%s: out of memory while writing, or not UTF-8", prompt->id);
     else if (json_dumpf(root, stream, 0) || fputc('\n', stream) == EOF)
-        status = ag_fail(err, AG_E_IO, "%s: could not be written; is the disk full?", prompt->id);
+        status = ag_fail(err, AG_E_IO, "prompt %s could not be written; is the disk full?", prompt->id);
     json_decref(root);
     return status;
 }

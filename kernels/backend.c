@@ -89,8 +89,7 @@ enum ag_status kern_backend(const struct kern_ops **ops, enum ag_backend backend
         break;
     }
     return ag_fail(err, AG_E_UNSUPPORTED,
-                   "--backend cuda: this version has no CUDA operations for the forward pass; expected cpu or ref; use "
-                   "--backend cpu");
+                   "--backend cuda: this version has no CUDA operations yet; expected cpu or ref; use --backend cpu");
 }
 
 int64_t kern_tiles(struct kern_tile *tiles, const int64_t *offsets, int64_t P) {

@@ -59,7 +59,7 @@ static const struct ag_option options[] = {
      "Compute results during the pass; -o names the results file (with several reducers: OUTPUT.NAME.h5 each). Same "
      "bits as over a dump of the same --store.",
      reducer_names, 0, 0},
-    {"dump", 0, AG_OPT_TEXT, FIELD(dump), "PATH", "With --reduce: write a dump too.", NULL, 0, 0},
+    {"dump", 0, AG_OPT_OUTPUT, FIELD(dump), "PATH", "With --reduce: write a dump too.", NULL, 0, 0},
     {"tap", 0, AG_OPT_CHOICE, FIELD(tap), "TAP", "The tap that reducers see. Default last.", tap_choices, 0, 0},
     {"r", 'r', AG_OPT_INT, FIELD(r), "N",
      "geometry, taylor: leading axes of the covariance that keys or directions are compared with. Default 16.", NULL, 1, 1024},
@@ -146,8 +146,6 @@ static enum ag_status check_options(struct probe *p) {
                        o->reduce ? "results file" : "dump");
     if (o->dump && !o->reduce)
         return ag_fail(err, AG_E_USAGE, "--dump goes with --reduce; without it -o names the dump");
-    if (o->dump && output && !strcmp(o->dump, output))
-        return ag_fail(err, AG_E_USAGE, "--dump and -o name the same file %s", output);
     if (!o->reduce && (o->bases || o->tap != defaults.tap || o->r != defaults.r || o->skip != defaults.skip ||
                        o->draws != defaults.draws))
         return ag_fail(err, AG_E_USAGE,
@@ -345,12 +343,14 @@ static enum ag_status make_plan(struct probe *p) {
         p->reducer_bytes += p->tee.reducers[r]->class_->bytes(p->tee.reducers[r], &p->source);
     if (p->o->memory) {
         AG_TRY(select_bytes(&limit, p->o->memory, "memory", err));
-        limit -= p->reducer_bytes + (p->dump_path ? kern_threads() * (1 << 20) : 0);
+        const int64_t beside = p->reducer_bytes + (p->dump_path ? kern_threads() * (1 << 20) : 0);
+        limit -= beside;
         if (limit < 1) {
             char a[32];
             status = ag_fail(err, AG_E_MEMORY,
-                             "--memory %s: the reducers alone need %s; give more, or fewer prompts or layers",
-                             p->o->memory, size_text(a, (double)p->reducer_bytes));
+                             "--memory %s: %s alone need %s; give more, or fewer prompts or layers", p->o->memory,
+                             p->reducer_bytes ? "the reducers" : "the dump's buffers",
+                             size_text(a, (double)beside));
             goto fail;
         }
     }

@@ -21,7 +21,7 @@ static const struct taylor_command_options defaults = {.tap = OVER_DUMP_TAP_LAST
 static const struct ag_option options[] = {
     {"report", 0, AG_OPT_FLAG, FIELD(report), NULL,
      "The argument is a results file of attgeo taylor: print its report and compute nothing.", NULL, 0, 0},
-    {"json", 0, AG_OPT_TEXT, FIELD(json), "PATH", "Also write the report's numbers as JSON.", NULL, 0, 0},
+    {"json", 0, AG_OPT_OUTPUT, FIELD(json), "PATH", "Also write the report's numbers as JSON.", NULL, 0, 0},
     {"tap", 0, AG_OPT_CHOICE, FIELD(tap), "TAP", OVER_DUMP_TAP_HELP, over_dump_taps, 0, 0},
     {"layers", 0, AG_OPT_TEXT, FIELD(layers), "LIST", OVER_DUMP_LAYERS_HELP, NULL, 0, 0},
     {"queries", 0, AG_OPT_INT, FIELD(queries), "N",

@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/h5.h"
 
@@ -26,13 +25,6 @@ static enum ag_status choose_layers(bool *mask, const struct ag_source *source, 
     return AG_OK;
 }
 
-/* -o that names the dump itself would, with --force, replace it. */
-static bool same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 enum ag_status over_dump_open(struct over_dump *out, const struct ag_run *run, int tap, const char *layers)
 {
     const char *path = run->arguments[0], *output = run->common.output;
@@ -40,8 +32,6 @@ enum ag_status over_dump_open(struct over_dump *out, const struct ag_run *run, i
     enum ag_status status = AG_OK;
     *out = (struct over_dump){0};
     if (output == NULL) return ag_fail(err, AG_E_USAGE, "-o is missing: name the results file, for example -o results.h5");
-    if (same_file(path, output))
-        return ag_fail(err, AG_E_USAGE, "-o %s is the dump itself; name another file for the results", output);
     AG_TRY(ag_h5_out_check(output, run->common.force, err)); /* before the work, not after it */
     if ((out->arena = ag_arena_new("a command over a dump")) == NULL) return ag_fail(err, AG_E_MEMORY, "out of memory");
     AG_TRY(dump_open(&out->reader, path, err));

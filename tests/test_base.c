@@ -18,8 +18,9 @@ static void error_first_wins(void **state) {
     assert_int_equal(ag_fail(&err, AG_E_IO, "b"), AG_E_IO);
     assert_string_equal(err.text, "a 1");
     assert_int_equal(ag_fail_context(&err, "file %s", "x"), AG_E_FORMAT);
+    assert_int_equal(ag_fail_context(&err, "file %s", "x"), AG_E_FORMAT); /* said once */
     assert_string_equal(err.text, "file x: a 1");
-    for (int i = 0; i < 2000; i++) ag_fail_context(&err, "again");
+    for (int i = 0; i < 2000; i++) ag_fail_context(&err, i % 2 ? "again" : "and again");
     assert_true(strlen(err.text) < sizeof err.text);
 }
 
@@ -129,7 +130,7 @@ struct example_options {
     int kind;
     uint64_t parts;
     bool flag;
-    const char *name;
+    const char *name, *from, *report;
 };
 static struct example_options seen;
 static int seen_arguments;
@@ -147,11 +148,13 @@ static const struct ag_option example_options[] = {
     {"parts", 0, AG_OPT_SET, AT(parts), "LIST", "What.", kinds, 0, 0},
     {"flag", 0, AG_OPT_FLAG, AT(flag), NULL, "Whether.", NULL, 0, 0},
     {"name", 0, AG_OPT_TEXT, AT(name), "TEXT", "Who.", NULL, 0, 0},
+    {"from", 0, AG_OPT_INPUT, AT(from), "PATH", "Whence.", NULL, 0, 0},
+    {"report", 0, AG_OPT_OUTPUT, AT(report), "PATH", "Whither.", NULL, 0, 0},
 };
-static const struct example_options example_defaults = {3, 0.5, 1, 0, false, NULL};
+static const struct example_options example_defaults = {3, 0.5, 1, 0, false, NULL, NULL, NULL};
 static const struct ag_command example = {
     "example", "an example", "A [B]", "Does nothing.\n\nTwice.", "attgeo example x",
-    example_options, 6, sizeof(struct example_options), &example_defaults, 1, 2, example_run};
+    example_options, 8, sizeof(struct example_options), &example_defaults, 1, 2, example_run};
 static const struct ag_command *const examples[] = {&example};
 
 /* Runs the example command on words; returns the exit code and what was said. */
@@ -180,11 +183,12 @@ static void option_tables(void **state) {
     assert_true(seen.flag && seen.rate == 0.25);
     assert_int_equal(seen_arguments, 2);
     assert_int_equal(CLI("attgeo", "example", "--help"), 0);
-    for (int i = 0; i < 6; i++) assert_non_null(strstr(said, example_options[i].name));
+    for (int i = 0; i < 8; i++) assert_non_null(strstr(said, example_options[i].name));
     struct { const char *option, *value, *message; } bad[] = {
         {"-c", "11", "1 to 10"}, {"-c", "0", "--count"}, {"-c", "3x", "whole"}, {"-c", "1e3", "whole"}, {"--rate", "nan", "--rate"},
         {"--rate", "inf", "--rate"}, {"--rate", "", "--rate"}, {"--kind", "blue", "red, green"}, {"--parts", "red,,green", "red, green"},
-        {"--name", "", "empty"}, {"--unknown", "1", "no option"}, {"--flag=1", "x", "takes no value"}, {"--threads", "0", "--threads"},
+        {"--name", "", "empty"}, {"--unknown", "1", "is no option of this command;"}, {"-z", "1", "-z: is no option"}, {"--v", "1", "ambiguous: --verbose or --version"},
+        {"--k", "blue", "red, green"}, {"--fl=1", "x", "--flag takes no value"}, {"--r", "2", "--rate"}, {"--flag=1", "x", "takes no value"}, {"--threads", "0", "--threads"},
         {"--seed", "-1", "--seed"}, {"--backend", "gpu", "cuda"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(CLI("attgeo", "example", "x", bad[i].option, bad[i].value), 2);
@@ -196,6 +200,27 @@ static void option_tables(void **state) {
     assert_int_equal(CLI("attgeo", "example", "x", "-c"), 2);
     assert_non_null(strstr(said, "needs a value"));
     assert_int_equal(CLI("attgeo"), 2);
+    /* no output names an input, a part of an input folder's checkpoint, or another output; --force changes nothing */
+    char there[64], inside[96], link_of[96];
+    snprintf(there, sizeof there, "%s", test_folder("cli"));
+    snprintf(inside, sizeof inside, "%s/model.json", there);
+    snprintf(link_of, sizeof link_of, "%s/link", there);
+    FILE *file = fopen(inside, "w");
+    assert_non_null(file);
+    fclose(file);
+    unlink(link_of);
+    assert_int_equal(symlink("model.json", link_of), 0);
+    assert_int_equal(CLI("attgeo", "example", inside, "--force", "-o", inside), 2);
+    assert_non_null(strstr(said, "is the input"));
+    assert_int_equal(CLI("attgeo", "example", "x", inside, "--force", "--report", link_of), 2);
+    assert_non_null(strstr(said, "--report"));
+    assert_int_equal(CLI("attgeo", "example", "x", "--from", inside, "--force", "-o", inside), 2);
+    assert_non_null(strstr(said, "is the input"));
+    assert_int_equal(CLI("attgeo", "example", there, "--force", "-o", inside), 2);
+    assert_non_null(strstr(said, "is a file of the input"));
+    assert_int_equal(CLI("attgeo", "example", "x", "-o", "new", "--report", "new"), 2);
+    assert_non_null(strstr(said, "name the same file"));
+    assert_int_equal(CLI("attgeo", "example", inside, "--from", inside, "-o", "new", "--report", "newer"), 0);
     assert_int_equal(CLI("attgeo", "example", "x", "--kind", "b\x1b[31m\nd"), 2);
     assert_non_null(strstr(said, "b?[31m?d"));
 }

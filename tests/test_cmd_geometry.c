@@ -76,6 +76,7 @@ static void test_same_bits(void **state) {
     assert_non_null(strstr(fly.data, out.data));
     assert_non_null(strstr(out.data, "haystack basis, the control"));
     assert_non_null(strstr(out.data, "no cell can pass 0.05"));
+    assert_non_null(strstr(out.data, "Reading: undecided: too few independent units"));
     ag_buf_free(&out);
     ag_buf_free(&err);
     ag_buf_free(&fly);
@@ -124,7 +125,7 @@ static void test_refused_commands(void **state) {
     } cases[] = {
         {2, "%s", "-o is missing"},
         {2, "", "DUMP.h5"},
-        {2, "%s -o %s --force", "is the dump itself"},
+        {2, "%s -o %s --force", "is the input"},
         {2, "%s -o build/test/cmd-geometry/x.h5 -r 32", "32 dimensions"},
         {2, "%s -o build/test/cmd-geometry/x.h5 -r 0", "-r"},
         {2, "%s -o build/test/cmd-geometry/x.h5 --skip -1", "--skip"},

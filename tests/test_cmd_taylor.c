@@ -147,7 +147,7 @@ static void test_refused_commands(void **state) {
     } cases[] = {
         {2, "taylor " FOLDER "/d.h5", {"-o is missing"}},
         {2, "taylor", {"DUMP.h5"}},
-        {2, "taylor " FOLDER "/d.h5 -o " FOLDER "/d.h5 --force", {"is the dump itself"}},
+        {2, "taylor " FOLDER "/d.h5 -o " FOLDER "/d.h5 --force", {"is the input"}},
         {2, "taylor " FOLDER "/keys.h5 -o " FOLDER "/x.h5", {"queries", "--what keys,queries"}},
         {2, "taylor " FOLDER "/some.h5 -o " FOLDER "/x.h5", {"--positions", "all are needed"}},
         {2, "taylor " FOLDER "/heads.h5 -o " FOLDER "/x.h5", {"--heads", "all are needed"}},

@@ -376,10 +376,15 @@ static void test_wrong(void **state) {
         {2, "--bare -o %s/x.h5", "--bare", "-o"},
         {1, "-o %s", "folder", "file"},
         {1, "-o %s/none/x.h5", "no folder", "none"},
-        {1, "-o %s/prompts.jsonl", "exists", "--force"},
+        {1, "-o %s/there.h5", "exists", "--force"},
+        {2, "-o %s/prompts.jsonl --force", "is the input", "name another"},
         {2, "--reduce geometry --r 32 -o %s/x.h5", "32", "r"},
     };
     char text[1000], arguments[900];
+    snprintf(text, sizeof text, "%s/there.h5", folder);
+    FILE *file = fopen(text, "w");
+    assert_non_null(file);
+    fclose(file);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *at = cases[i].arguments;
         size_t n = 0;
