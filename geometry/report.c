@@ -135,7 +135,8 @@ fail:
     return status;
 }
 
-/* The reading follows from the two intervals alone: below, above or across one half. */
+/* The reading follows from the two intervals alone: below, above or across one half. Percentile intervals over two to five
+ * units are far too narrow, and no test can reach 0.05 there, so nothing is read from them. */
 static enum ag_status reading(struct ag_buf *out, const struct geom_results *g, struct ag_error *err) {
     const struct geom_summary *prompt = g->summary[GEOM_BASIS_PROMPT], *haystack = g->summary[GEOM_BASIS_HAYSTACK];
     const bool known = !isnan(prompt->fraction_negative_lo) && !isnan(haystack->fraction_negative_lo);
@@ -143,6 +144,8 @@ static enum ag_status reading(struct ag_buf *out, const struct geom_results *g, 
     const char *text;
     if (!known)
         text = "undecided: fewer than two independent units with needle and distractor";
+    else if (prompt->smallest_p > 0.05 || haystack->smallest_p > 0.05)
+        text = "undecided: too few independent units for a test or an interval to mean something; six or more are needed";
     else if (for_it && haystack->fraction_negative_lo > 0.5)
         text = "for the premise: the sign is negative in most cells, also on the control, where no repeated sentence "
                "shapes U_r";

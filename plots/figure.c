@@ -64,6 +64,9 @@ static void write_curve(FILE *tsv, const struct plot_results *r, const struct pl
     fputs("\n\n", tsv);
 }
 
+/* Fewer units reach no p of 0.05 (2^(1-n)), and their percentile intervals are too narrow to mark anything by. */
+#define SEPARATION_LEAST_UNITS 6
+
 /* Needle minus distractor within a prompt. mark: the sign of an interval that excludes 0, else 0. */
 static void write_differences(FILE *tsv, const struct plot_results *r, const struct plot_basis *basis) {
     for (int64_t l = 0; l < r->Ls; l++) {
@@ -72,7 +75,8 @@ static void write_differences(FILE *tsv, const struct plot_results *r, const str
         plot_cell(tsv, basis->layer_delta[l]);
         plot_cell(tsv, basis->layer_delta_lo[l]);
         plot_cell(tsv, basis->layer_delta_hi[l]);
-        fprintf(tsv, "\t%d\n", basis->layer_delta_hi[l] < 0 ? -1 : basis->layer_delta_lo[l] > 0 ? 1 : 0);
+        const int sign = basis->layer_delta_hi[l] < 0 ? -1 : basis->layer_delta_lo[l] > 0 ? 1 : 0;
+        fprintf(tsv, "\t%d\n", r->units < SEPARATION_LEAST_UNITS ? 0 : sign);
     }
 }
 
@@ -125,10 +129,14 @@ enum ag_status plot_write_separation(FILE *tsv, const struct plot_choice *choice
     } else {
         plot_header(tsv, "note2", "Layers differ in head dimension: no r/D line.");
     }
-    plot_header(
-        tsv, "note3",
-        "▼ ▲ at the top: layers where needle lies below or above distractor within prompts (the 95 %% interval of the "
-        "difference excludes 0).");
+    if (r->units < SEPARATION_LEAST_UNITS)
+        plot_header(tsv, "note3",
+                    "Only %" PRId64 " unit%s: no layer is marked, and bands over so few are too narrow.", r->units,
+                    r->units == 1 ? "" : "s");
+    else
+        plot_header(tsv, "note3",
+                    "▼ ▲ at the top: layers where needle lies below or above distractor within prompts (the 95 %% "
+                    "interval of the difference excludes 0).");
     plot_header(tsv, "note4",
                 "Control: the directions are fitted to the haystack's keys, so only the haystack is in sample there.");
     plot_header(tsv, "note5",
