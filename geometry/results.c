@@ -269,6 +269,9 @@ static enum ag_status write_datasets(hid_t file, const char *group, const void *
         snprintf(name, sizeof(name), "%s/%s", group, datasets[i].name);
         AG_TRY(ag_h5_write(file, name, datasets[i].type, geom_dims(dims, &datasets[i], g, layer), dims, data, err));
         AG_TRY(ag_h5_set_text(file, name, "about", datasets[i].about, err));
+        char axes[AG_H5_MAX_RANK * 16];
+        geom_axes(axes, sizeof(axes), &datasets[i]);
+        AG_TRY(ag_h5_set_text(file, name, "axes", axes, err));
     }
 fail:
     return status;

@@ -1,6 +1,7 @@
 #include "geometry/results_table.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define RECORD(name, dims, type, about)                                                                                \
@@ -94,6 +95,20 @@ int geom_dims(int64_t dims[AG_H5_MAX_RANK], const struct geom_dataset *dataset, 
         dims[rank++] = extent;
     }
     return rank;
+}
+
+void geom_axes(char *out, size_t size, const struct geom_dataset *dataset) {
+    static const struct {
+        char letter;
+        const char *word;
+    } words[] = {{'P', "prompt"}, {'k', "KV head"}, {'d', "component"},  {'r', "role"},
+                 {'L', "layer"},  {'H', "KV head"}, {'D', "component"}};
+    size_t at = 0;
+    if (size > 0) out[0] = '\0';
+    for (const char *letter = dataset->dims; *letter && at < size; letter++)
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+            if (words[i].letter == *letter)
+                at += (size_t)snprintf(out + at, size - at, "%s%s", at ? ", " : "", words[i].word);
 }
 
 enum ag_status geom_allocate(void *target, const struct geom_dataset *datasets, int n,

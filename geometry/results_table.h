@@ -21,6 +21,9 @@ extern const int geom_n_record_datasets, geom_n_summary_datasets;
 int geom_dims(int64_t dims[AG_H5_MAX_RANK], const struct geom_dataset *dataset, const struct geom_results *results,
               int64_t layer);
 
+/* The same in words, such as "prompt, KV head, role": the attribute axes of the dataset. */
+void geom_axes(char *out, size_t size, const struct geom_dataset *dataset);
+
 /* Allocates every array of a struct by its table: f64 NaN, i64 zero (sums and counts of the alignment: zero). */
 enum ag_status geom_allocate(void *target, const struct geom_dataset *datasets, int n,
                              const struct geom_results *results, int64_t layer, struct ag_error *err);
