@@ -1,32 +1,41 @@
 /* geometry/results.h: the geometry results file (HDF5). The schema is written down here, once; geom_results_write makes
  * it and geom_results_read checks it.
  *
- *  / attributes          schema "attgeo-geometry-1"; provenance carried over from the source: model, architecture,
- *                        checkpoint_sha256, tokenizer_sha256, prompts_sha256, backend, dtype, command, version,
- *                        dump ("" when reduced during the forward pass) as text, seed; tap, last_tap as text; r, skip,
- * L, P, T, bootstrap_draws, resample_seed, storage_lost (records with a channel that varies by less than half a step of
- * the 16-bit type its keys were stored in); bases ("prompt,haystack[,pooled]"), role_names
- *                        ("haystack,needle,..."), definitions (the choices among MATH.md's definitions, in words)
- *  /prompts/id (P) utf8, twin (P) i64 (-1: none), unit (P) i64 (index of its twin pair or itself, from 0)
- *  /layers (Ls) i64      the layers analysed; attributes Hk (Ls), D (Ls) i64
- *  /records/N/BASIS/...  one small record per (prompt, KV head) of layer N (the model's own number):
- *       n (P, Hk) i64 keys in the basis; spectrum (P, Hk, D) f64 eigenvalues, descending, >= 0; mu2 (P, Hk) |mu|^2;
- *       ev_r (P, Hk); gap (P, Hk) (s_r - s_{r+1}) / s_r; align_sum (P, Hk, roles) f64; align_count (P, Hk, roles) i64;
- *       align_undefined (P, Hk, roles) i64. n = 0: spectrum and mu2 are NaN. n <= r + 1: ev_r and gap are NaN and
- * nothing is aligned (all counts 0): the record is missing for Delta-mu. /summary/BASIS/...    folded, (Ls, H) with H
- * the most KV heads of any layer; f64, NaN where missing: delta_mu_prompt, delta_mu_prompt_lo, _hi, _p, _q;
- * delta_mu_token, delta_mu_token_lo, _hi; align (Ls, H, roles) token-pooled mean; layer_align (Ls, roles),
- * layer_align_lo, layer_align_hi: mean over heads of the per-prompt role means, then over units, 95 % bootstrap over
- * units; layer_delta (Ls), _lo, _hi: needle minus distractor of the same, within a prompt; ev_r, effective_rank,
- * participation_ratio, stable_rank, numerical_rank, condition, mean_dominance, gap, trace (Ls, H): means over the
- * prompts where defined; scree (Ls, H, Dmax): mean of s_i / tr; explained (Ls, H, Dmax): its cumulative sum counts, i64
- * (Ls, H): units (that carry delta_mu_prompt), prompts_missing (r + 1 or fewer keys), prompts_few_keys (fewer than D +
- * 1), prompts_zero_trace (tr = 0: ranks NaN), tokens_undefined (|k - mu|^2 <= 1e-24 of the largest, all roles)
- *       attributes: fraction_negative, fraction_negative_lo, _hi (cells with delta_mu_prompt < 0);
- *       fraction_negative_token, _lo, _hi; smallest_p (NaN without a cell) f64;
- *       significant_negative, significant_positive (q < 0.05), cells (with a delta_mu_prompt), missing (without), zero
- *       (cells where it is 0: at most 1e-12, which is rounding) i64
- *  /merged (base/provenance.h): the runs that attgeo merge made one of
+ *  / attributes       schema "attgeo-geometry-1"; provenance carried over from the source: model, architecture,
+ *                     checkpoint_sha256, tokenizer_sha256, prompts_sha256, backend, dtype, command, version, dump (""
+ *                     when reduced during the forward pass) as text, seed; tap, last_tap as text; r, skip, L, P, T,
+ *                     bootstrap_draws, resample_seed; storage_lost (records with a channel that varies by less than half
+ *                     a step of the 16-bit type its keys were stored in); bases ("prompt,haystack[,pooled]"), role_names
+ *                     ("haystack,needle,..."), definitions (the choices among MATH.md's definitions, in words)
+ *  /prompts/          id (P) utf8; twin (P) i64 (-1: none); unit (P) i64 (index of its twin pair or itself, from 0)
+ *  /layers            (Ls) i64: the layers analysed; attributes Hk (Ls), D (Ls) i64
+ *
+ *  /records/N/BASIS/  one small record per (prompt, KV head) of layer N (the model's own number)
+ *     f64             spectrum (P, Hk, D): eigenvalues, descending, >= 0; mu2 (P, Hk): |mu|^2; ev_r (P, Hk);
+ *                     gap (P, Hk): (s_r - s_{r+1}) / s_r; align_sum (P, Hk, roles)
+ *     i64             n (P, Hk): keys in the basis; align_count, align_undefined (P, Hk, roles)
+ *                     n = 0: spectrum and mu2 are NaN. n <= r + 1: ev_r and gap are NaN and nothing is aligned (all
+ *                     counts 0): the record is missing for Delta-mu.
+ *
+ *  /summary/BASIS/    folded; H: the most KV heads of any layer; f64, NaN where missing
+ *     (Ls, H)         delta_mu_prompt, delta_mu_prompt_lo, _hi, _p, _q; delta_mu_token, delta_mu_token_lo, _hi;
+ *                     ev_r, effective_rank, participation_ratio, stable_rank, numerical_rank, condition,
+ *                     mean_dominance, gap, trace: means over the prompts where defined
+ *     (Ls, H, roles)  align: token-pooled mean
+ *     (Ls, H, Dmax)   scree: mean of s_i / tr; explained: its cumulative sum
+ *     (Ls, roles)     layer_align, _lo, _hi: mean over heads of the per-prompt role means, then over units
+ *     (Ls)            layer_delta, _lo, _hi: needle minus distractor of the same, within a prompt
+ *     (Ls, H) i64     counts: units (that carry delta_mu_prompt), prompts_missing (r + 1 or fewer keys),
+ *                     prompts_few_keys (fewer than D + 1), prompts_zero_trace (tr = 0: ranks NaN), tokens_undefined
+ *                     (|k - mu|^2 <= 1e-24 of the largest, all roles)
+ *     attributes      fraction_negative, fraction_negative_lo, _hi (cells with delta_mu_prompt < 0);
+ *                     fraction_negative_token, _lo, _hi; smallest_p (NaN without a cell) f64; significant_negative,
+ *                     significant_positive (q < 0.05), cells (with a delta_mu_prompt), missing (without), zero (cells
+ *                     where it is 0: at most 1e-12, which is rounding) i64
+ *
+ *  /merged            (base/provenance.h): the runs that attgeo merge made one of
+ * _lo and _hi are the ends of 95 % intervals by bootstrap over units. Every dataset of records and summary has the
+ * attributes about and axes ("prompt, KV head, role").
  */
 #ifndef AG_GEOMETRY_RESULTS_H
 #define AG_GEOMETRY_RESULTS_H

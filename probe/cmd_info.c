@@ -177,7 +177,7 @@ const struct ag_command command_info = {
         "as its files go, the reason is given, and the exit status is 1. A chat template is never evaluated; that "
         "there is one is "
         "said.",
-    .examples = "attgeo info data/sample\nattgeo info --json model.gguf\nattgeo info --backends",
+    .examples = "attgeo info data/sample/softmax\nattgeo info --json model.gguf\nattgeo info --backends",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
     .options_size = sizeof(struct options),

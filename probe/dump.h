@@ -1,25 +1,28 @@
 /* probe/dump.h: the raw dump, HDF5 (DESIGN.md "Files"). The schema is written down here, once; the writer makes it and
  * the reader checks it.
  *
- *  / attributes          schema "attgeo-dump-1", about (this list in words), model, architecture, checkpoint_sha256,
- *                        tokenizer_sha256, prompts_sha256, backend, dtype, store ("f32", "bf16", "f16"), seed, command,
- *                        version, L, P, T, specials (0/1), taps ("proj,rope"), what ("keys,queries"), last_tap,
- * double_bos (prompts that began with BOS text), missing_value (3) i64: prompts with a needle, a distractor, an answer
- * whose value was not found; shard ("1/4": which share of the prompt file), max_position (of the model; 0: unknown) and
- * beyond_max_position (prompts longer than that) /tokens/id (T) i32, role (T) u8, begin (T) i64, end (T) i64, value (T)
- * u8 (bits: 1 needle, 2 distractor, 4 answer); attribute role_names on role; begin and end are bytes of the prompt's
- * text followed by its answer /prompts/offset (P + 1) i64, id (P) utf8, text (P) utf8, answer (P) utf8 ("" where
- * has_answer (P) u8 is 0), twin (P) i64 (-1: none) /layers/N             attributes: kind ("softmax", "linear"), scale,
- * window (0: all), Hq, Hk, D, Dv, key_head (Hq) i32 (query head -> KV head); rope_type, rope_theta, rope_factor,
- * rope_n_rot, rope_attention_scaling, rope_inv_freq (n_rot / 2) f32; llama3 also rope_low_freq_factor,
- *                        rope_high_freq_factor, rope_original_max_position
- *  /layers/N/TAP/keys (Hk, T, D), queries (Hq', Tq, D): raw, unscaled; a tap equal to the one before is a hard link
- *  /layers/N/values (Hk', Tq, Dv)
- *                        each with attribute axes; where --heads limited queries and values (Hq', Hk' < Hq, Hk),
- * attribute heads i32: which heads are stored, in order /positions (Tq) i64   only when --positions limited queries and
- * values (else Tq = T): packed indices of stored tokens /selfcheck/id (P, 16) i32, logit (P, 16) f32: the largest
- * logits after each prompt's last token, descending. Only when the pass went as far. Whoever runs the model elsewhere
- * can compare.
+ *  / attributes       schema "attgeo-dump-1", about (this list in words), model, architecture, checkpoint_sha256,
+ *                     tokenizer_sha256, prompts_sha256, backend, dtype, store ("f32", "bf16", "f16"), seed, command,
+ *                     version, L, P, T, specials (0/1), taps ("proj,rope"), what ("keys,queries"), last_tap;
+ *                     double_bos (prompts that began with BOS text); missing_value (3) i64: prompts with a needle, a
+ *                     distractor, an answer whose value was not found; shard ("1/4": which share of the prompt file);
+ *                     max_position (of the model; 0: unknown), beyond_max_position (prompts longer than that)
+ *  /tokens/           id (T) i32; role (T) u8, attribute role_names; begin, end (T) i64: bytes of the prompt's text
+ *                     followed by its answer; value (T) u8, bits: 1 needle, 2 distractor, 4 answer
+ *  /prompts/          offset (P + 1) i64; id, text, answer (P) utf8 (answer "" where has_answer (P) u8 is 0);
+ *                     twin (P) i64 (-1: none)
+ *  /layers/N          attributes kind ("softmax", "linear"), scale, window (0: all), Hq, Hk, D, Dv; key_head (Hq) i32
+ *                     (query head -> KV head); rope_type, rope_theta, rope_factor, rope_n_rot, rope_attention_scaling,
+ *                     rope_inv_freq (n_rot / 2) f32; llama3 also rope_low_freq_factor, rope_high_freq_factor,
+ *                     rope_original_max_position
+ *  /layers/N/TAP/     keys (Hk, T, D), queries (Hq', Tq, D): raw, unscaled; a tap equal to the one before is a hard link
+ *  /layers/N/values   (Hk', Tq, Dv)
+ *                     each with attribute axes; where --heads limited queries and values (Hq', Hk' < Hq, Hk), attribute
+ *                     heads i32: which heads are stored, in order
+ *  /positions         (Tq) i64, only when --positions limited queries and values (else Tq = T): packed indices of the
+ *                     stored tokens
+ *  /selfcheck/        id (P, 16) i32, logit (P, 16) f32: the largest logits after each prompt's last token, descending;
+ *                     only when the pass went as far. Whoever runs the model elsewhere can compare.
  *
  * Layers of kind "linear" have no RoPE (rope_n_rot 0) and last_tap "norm"; a value head group of one key head is Dv wide
  * together. What is not stored yet: log gates, beta, final states, q_clean of CCQ models.
