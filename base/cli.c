@@ -314,9 +314,9 @@ static enum ag_status refuse_option(const struct ag_command *c, const struct opt
     return ag_fail(err, AG_E_USAGE, "%s: is no option of this command; see attgeo %s --help", word, c->name);
 }
 
-/* A path that the command line names, and whether the command writes there. */
+/* A path that an option names, and whether the command writes there. */
 struct named_path {
-    const char *path, *option; /* option NULL: a positional argument, an input */
+    const char *path, *option;
     bool output;
 };
 
@@ -342,34 +342,44 @@ static bool part_of_checkpoint(const char *file, const char *folder) {
     return false;
 }
 
+static const char *dashes(const struct named_path *named) { return named->option[1] ? "--" : "-"; }
+
+/* An output against one input. */
+static enum ag_status check_output(const struct named_path *output, const char *input, struct ag_error *err) {
+    if (same_path(output->path, input))
+        return ag_fail(err, AG_E_USAGE, "%s%s %s: is the input %s itself; name another file for the output", dashes(output),
+                       output->option, output->path, input);
+    if (part_of_checkpoint(output->path, input))
+        return ag_fail(err, AG_E_USAGE, "%s%s %s: is a file of the input %s; name another file for the output",
+                       dashes(output), output->option, output->path, input);
+    return AG_OK;
+}
+
 /* --force replaces earlier results, never what this very command reads or writes elsewhere: no output may name an input,
  * a file of a checkpoint's folder, or another output. */
 static enum ag_status check_outputs(const struct ag_command *c, const struct ag_run *run) {
-    struct named_path named[64 + 16];
+    struct named_path named[64 + 1];
+    enum ag_status status = AG_OK;
     int n = 0;
     if (run->common.output) named[n++] = (struct named_path){run->common.output, "o", true};
-    for (int i = 0; i < c->n_options && n < 64; i++) {
+    for (int i = 0; i < c->n_options && n < 65; i++) {
         const struct ag_option *o = &c->options[i];
         if (o->type != AG_OPT_INPUT && o->type != AG_OPT_OUTPUT) continue;
         const char *path = *(const char *const *)((const char *)run->options + o->offset);
         if (path) named[n++] = (struct named_path){path, o->name, o->type == AG_OPT_OUTPUT};
     }
-    for (int i = 0; i < run->n_arguments && i < 16; i++) named[n++] = (struct named_path){run->arguments[i], NULL, false};
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        if (!named[i].output) continue;
         for (int j = 0; j < n; j++) {
-            if (i == j || !named[i].output) continue;
-            const char *dash = named[i].option[1] ? "--" : "-";
-            if (same_path(named[i].path, named[j].path))
-                return named[j].output
-                           ? ag_fail(run->err, AG_E_USAGE, "%s%s and %s%s name the same file %s; give each its own", dash,
-                                     named[i].option, named[j].option[1] ? "--" : "-", named[j].option, named[i].path)
-                           : ag_fail(run->err, AG_E_USAGE, "%s%s %s: is the input %s itself; name another file for the output",
-                                     dash, named[i].option, named[i].path, named[j].path);
-            if (part_of_checkpoint(named[i].path, named[j].path))
-                return ag_fail(run->err, AG_E_USAGE, "%s%s %s: is a file of the input %s; name another file for the output",
-                               dash, named[i].option, named[i].path, named[j].path);
+            if (!named[j].output) AG_TRY(check_output(&named[i], named[j].path, run->err));
+            if (j > i && named[j].output && same_path(named[i].path, named[j].path))
+                return ag_fail(run->err, AG_E_USAGE, "%s%s and %s%s name the same file %s; give each its own",
+                               dashes(&named[i]), named[i].option, dashes(&named[j]), named[j].option, named[i].path);
         }
-    return AG_OK;
+        for (int j = 0; j < run->n_arguments; j++) AG_TRY(check_output(&named[i], run->arguments[j], run->err));
+    }
+fail:
+    return status;
 }
 
 /* Everything of one command line; getopt's own messages are off, ours say what was expected. */

@@ -110,8 +110,6 @@ static enum ag_status check_arguments(const struct kind **out, const struct ag_r
     for (int i = 0; i < run->n_arguments; i++) {
         const struct kind *kind = NULL;
         const char *path = run->arguments[i];
-        if (same_file(path, output))
-            return ag_fail(err, AG_E_USAGE, "-o %s is %s, which is to be merged; name another file for the whole", output, path);
         for (int j = 0; j < i; j++)
             if (same_file(path, run->arguments[j]))
                 return ag_fail(err, AG_E_USAGE, "%s: the same file as %s; expected every share once", path, run->arguments[j]);
