@@ -32,7 +32,7 @@ bool dump_tap_repeats(const struct model *model, int64_t layer, enum ag_tap tap)
     if (tap == AG_TAP_NORM && linear)
         return linear->feature == KERN_MAP_NONE && linear->q_unit == KERN_UNIT_NONE && linear->k_unit == KERN_UNIT_NONE;
     if (tap == AG_TAP_NORM) return !l->q_norm.tensor && !l->k_norm.tensor;
-    return model->rope.n_rot == 0;
+    return linear || model->rope.n_rot == 0;
 }
 
 /* The stage among those stored that holds the numbers of this one: itself, or an earlier one that it repeats. */
@@ -171,7 +171,8 @@ static enum ag_status make_layer(hid_t file, int64_t l, struct dump_layer_state 
                                  bool compress, struct ag_error *err) {
     enum ag_status status = AG_OK;
     const struct ag_layer_shape *shape = &o->source->layers[l];
-    const struct model_rope *rope = &o->model->rope;
+    static const struct model_rope none;
+    const struct model_rope *rope = shape->kind == AG_LAYER_SOFTMAX ? &o->model->rope : &none;
     char name[64], link[64];
     int32_t *head = NULL;
     hid_t group = -1;

@@ -218,6 +218,11 @@ static void model_lines(struct ag_buf *out, const struct info *info) {
              : l->o_bias.tensor ? "bias on o"
                                 : "no biases",
              l->q_norm.tensor ? "QK-norm per head before RoPE" : "no QK-norm");
+    int64_t softmax = 0;
+    for (int64_t i = 0; i < m->L; i++) softmax += m->shapes[i].kind == AG_LAYER_SOFTMAX;
+    if (softmax > 0 && softmax < m->L)
+        line(out, "", "that is layer 0; %" PRId64 " of %" PRId64 " layers are softmax attention, the others linear",
+             softmax, m->L);
     head_map(out, s);
     rope(out, &m->rope);
     windows(out, m);

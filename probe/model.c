@@ -102,6 +102,21 @@ static const struct role linear_roles[] = {
     {AT(up), "mlp.up_proj.weight", NULL, SIZE_F, SIZE_C, UP, KEEP},
     {AT(down), "mlp.down_proj.weight", NULL, SIZE_C, SIZE_F, ALWAYS, KEEP},
 };
+/* Its layers of softmax attention: the same names, other shapes. */
+static const struct role hybrid_roles[] = {
+    {AT(norm1), "attn_norm.weight", NULL, NONE, SIZE_C, ALWAYS, KEEP},
+    {AT(q), "attn.q_proj.weight", NULL, SIZE_Q, SIZE_C, ALWAYS, KEEP},
+    {AT(k), "attn.k_proj.weight", NULL, SIZE_K, SIZE_C, ALWAYS, KEEP},
+    {AT(v), "attn.v_proj.weight", NULL, SIZE_K, SIZE_C, ALWAYS, KEEP},
+    {AT(o), "attn.o_proj.weight", NULL, SIZE_C, SIZE_Q, ALWAYS, KEEP},
+    {AT(q_bias), "attn.q_proj.bias", NULL, NONE, SIZE_Q, QKV_BIAS, KEEP},
+    {AT(k_bias), "attn.k_proj.bias", NULL, NONE, SIZE_K, QKV_BIAS, KEEP},
+    {AT(v_bias), "attn.v_proj.bias", NULL, NONE, SIZE_K, QKV_BIAS, KEEP},
+    {AT(norm2), "mlp_norm.weight", NULL, NONE, SIZE_C, ALWAYS, KEEP},
+    {AT(gate), "mlp.gate_proj.weight", NULL, SIZE_GATE, SIZE_C, ALWAYS, KEEP},
+    {AT(up), "mlp.up_proj.weight", NULL, SIZE_F, SIZE_C, UP, KEEP},
+    {AT(down), "mlp.down_proj.weight", NULL, SIZE_C, SIZE_F, ALWAYS, KEEP},
+};
 #undef AT
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 
@@ -211,8 +226,12 @@ static enum ag_status find_layer(struct finder *f, int64_t layer) {
     char name[256];
     struct model *model = f->model;
     bool permuted = model->ckpt->format == CKPT_GGUF && model->family == MODEL_LLAMA;
-    const struct role *roles = f->linear ? linear_roles : softmax_roles;
-    const size_t n_roles = f->linear ? COUNT(linear_roles) : COUNT(softmax_roles);
+    const struct model_config *c = &f->config;
+    const bool hybrid = c->softmax && c->softmax[layer];
+    const struct role *roles = hybrid ? hybrid_roles : f->linear ? linear_roles : softmax_roles;
+    const size_t n_roles = hybrid ? COUNT(hybrid_roles) : f->linear ? COUNT(linear_roles) : COUNT(softmax_roles);
+    f->sizes[SIZE_Q] = hybrid ? c->softmax_Hq * c->softmax_D : c->Hq * c->D;
+    f->sizes[SIZE_K] = hybrid ? c->softmax_Hk * c->softmax_D : c->Hk * c->D;
     for (size_t i = 0; i < n_roles; i++) {
         const struct role *role = &roles[i];
         enum presence *presence = group_of(f, role->group);
@@ -396,18 +415,24 @@ static enum ag_status check_dimensions(const struct finder *f) {
         return ag_fail(f->err, AG_E_UNSUPPORTED, "%s: heads %lld wide; this build handles at most %d", c->where,
                        (long long)c->D, KERN_HEAD_MAX);
     }
-    /* every layer has at least 9 tensors, so a number of layers beyond that is damage, and no reason to allocate */
-    if (f->model->L > f->model->ckpt->n_tensors / 9) {
+    /* every layer has at least 8 tensors, so a number of layers beyond that is damage, and no reason to allocate */
+    if (f->model->L > f->model->ckpt->n_tensors / 8) {
         return ag_fail(f->err, AG_E_FORMAT, "%s: %lld layers, but only %lld tensors in %s; is the download complete?",
                        c->where, (long long)f->model->L, (long long)f->model->ckpt->n_tensors, f->model->ckpt->path);
     }
     return AG_OK;
 }
 
-/* What the shapes of the first layer decide: the rank of GLA's gate, and whether gate_proj holds up_proj's rows too. */
-static void look_at_first_layer(struct finder *f) {
+/* What the shapes of the first layers decide: the rank of GLA's gate, and whether gate_proj holds up_proj's rows too.
+ */
+static void look_at_first_layers(struct finder *f) {
     const struct ckpt *ckpt = f->model->ckpt;
-    const struct ckpt_tensor *low = ckpt_find(ckpt, "model.layers.0.attn.gk_proj.0.weight");
+    const struct ckpt_tensor *low = NULL;
+    for (int64_t i = 0; i < f->model->L && !low; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "model.layers.%lld.attn.gk_proj.0.weight", (long long)i);
+        low = ckpt_find(ckpt, name);
+    }
     const struct ckpt_tensor *gate = ckpt_find(ckpt, "model.layers.0.mlp.gate_proj.weight");
     const int64_t F = f->model->F;
     if (f->config.gla_gate == PRESENT)
@@ -430,7 +455,7 @@ static enum ag_status find_all(struct finder *f) {
     AG_TRY(check_dimensions(f));
     const int64_t sizes[N_SIZES] = {0, model->C, c->Hq * c->D, c->Hk * c->D, c->D, model->F, model->V};
     memcpy(f->sizes, sizes, sizeof sizes);
-    if (f->linear) look_at_first_layer(f);
+    if (f->linear) look_at_first_layers(f);
     f->used = AG_ZEROS(model->arena, bool, model->ckpt->n_tensors, f->err);
     model->layers = AG_ZEROS(model->arena, struct model_layer, model->L, f->err);
     model->shapes = AG_ZEROS(model->arena, struct ag_layer_shape, model->L, f->err);
@@ -445,13 +470,21 @@ static enum ag_status find_all(struct finder *f) {
                                                    .D = c->D,
                                                    .Dv = f->linear ? c->Dv : c->D,
                                                    .window = slides ? c->window : 0};
-        model->shapes[i].scale = 1 / __builtin_sqrt((double)c->D);
+        bool linear = f->linear && !(c->softmax && c->softmax[i]);
+        if (f->linear && !linear)
+            model->shapes[i] = (struct ag_layer_shape){.kind = AG_LAYER_SOFTMAX,
+                                                       .Hq = c->softmax_Hq,
+                                                       .Hk = c->softmax_Hk,
+                                                       .D = c->softmax_D,
+                                                       .Dv = c->softmax_D,
+                                                       .window = c->softmax_window};
+        model->shapes[i].scale = 1 / __builtin_sqrt((double)model->shapes[i].D);
         model->layers[i].shape = model->shapes[i];
-        if (f->linear) model->layers[i].linear = &model->linear;
+        if (linear) model->layers[i].linear = &model->linear;
         AG_TRY(find_layer(f, i));
     }
-    if (f->linear) return check_unused(f);
-    model->rope.n_rot = c->D; /* trusted by now: the tensors have that width */
+    if (f->linear && !c->softmax) return check_unused(f);
+    model->rope.n_rot = c->softmax ? c->softmax_D : c->D; /* trusted by now: the tensors have that width */
     AG_TRY(find_rope(f));
     return check_unused(f);
 fail:

@@ -17,6 +17,10 @@ struct model_config {
     enum presence qkv_bias, o_bias, mlp_bias, qk_norm, tied;
     /* linear attention: out_gate, GLA's gate, beta, Gated DeltaNet's decay, and which name the output norm has */
     enum presence conv, out_gate, gla_gate, beta, decay, ccq, norm_swish, norm_g, norm_o, norm_plain, up;
+    /* linear attention: the layers that are softmax attention (L), NULL: none; and what those are. Their biases are
+     * qkv_bias. */
+    const bool *softmax;
+    int64_t softmax_Hq, softmax_Hk, softmax_D, softmax_window;
     bool text_part;      /* of a multimodal checkpoint: tensors of other parts are no concern of ours */
     int64_t window;      /* of the sliding layers; 0: none slide */
     const bool *sliding; /* (L) NULL: all or none, as window says */

@@ -53,6 +53,7 @@ static enum ag_status check_keys(struct model *model, const struct config_source
     for (size_t i = 0; i < COUNT(common_keys); i++) read[n++] = common_keys[i];
     for (size_t l = 0; l < COUNT(lists); l++)
         for (size_t i = 0; i < lists[l].n && lists[l].id == family->id; i++) read[n++] = lists[l].keys[i];
+    read[n++] = "attn";
     if (family->ccq) read[n++] = "ccq";
     return config_check_keys(model, s, read, n);
 }
@@ -173,7 +174,12 @@ static enum ag_status read_gla(struct model *model, struct model_config *config,
     }
     config->gla_gate = PRESENT;
     /* Named by the kernel that does norm and gate at once, or by the plain norm. */
-    bool fused = ckpt_find(model->ckpt, "model.layers.0.attn.g_norm_swish_gate.weight") != NULL;
+    bool fused = false;
+    for (int64_t i = 0; i < model->L && i < model->ckpt->n_tensors && !fused; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "model.layers.%lld.attn.g_norm_swish_gate.weight", (long long)i);
+        fused = ckpt_find(model->ckpt, name) != NULL;
+    }
     config->norm_swish = fused ? PRESENT : ABSENT;
     config->norm_g = fused ? ABSENT : PRESENT;
 fail:
@@ -308,6 +314,68 @@ static enum ag_status read_ccq(struct model *model, struct model_config *config,
     return AG_OK;
 }
 
+/* `attn`: some layers are softmax attention with rotary positions instead. */
+static enum ag_status read_hybrid(struct model *model, struct model_config *config, const struct config_source *outer) {
+    static const char *const known[] = {"layers", "num_heads", "num_kv_heads", "qkv_bias", "window_size", "rope_theta"};
+    const json_t *object = config_get(outer, "attn");
+    const struct config_source s = {object, outer->where, outer->err};
+    const char *key;
+    json_t *value;
+    enum ag_status status;
+    if (!object) return AG_OK;
+    if (!json_is_object(object))
+        return ag_fail(
+            outer->err, AG_E_UNSUPPORTED,
+            "%s: \"attn\" is not an object; expected null, or one object of layers, num_heads, num_kv_heads, "
+            "qkv_bias, window_size and rope_theta",
+            outer->where);
+    json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+        bool found = config_is_off(value);
+        for (size_t i = 0; i < COUNT(known); i++) found |= !strcmp(key, known[i]);
+        if (!found)
+            return ag_fail(s.err, AG_E_UNSUPPORTED,
+                           "%s: \"attn\" has a key \"%.40s\" that is not known here and would not be honoured", s.where,
+                           ckpt_name_valid(key, strlen(key)) ? key : "?");
+    }
+    const json_t *layers = json_object_get(object, "layers");
+    bool bias = false, *softmax;
+    if (!json_is_array(layers))
+        return ag_fail(s.err, AG_E_FORMAT, "%s: \"attn\" has no list \"layers\"; expected the numbers of its layers",
+                       s.where);
+    if (model->L > model->ckpt->n_tensors) return AG_OK; /* damage, which is named when tensors are counted */
+    softmax = AG_ZEROS(model->arena, bool, model->L, s.err);
+    if (!softmax) return AG_E_MEMORY;
+    for (size_t i = 0; i < json_array_size(layers); i++) {
+        const json_t *layer = json_array_get(layers, i);
+        if (!json_is_integer(layer) || json_integer_value(layer) < 0 || json_integer_value(layer) >= model->L)
+            return config_wrong(&s, "attn.layers", layer, "numbers of layers");
+        softmax[json_integer_value(layer)] = true;
+        config->softmax = softmax;
+    }
+    AG_TRY(config_need_int(&s, "num_heads", &config->softmax_Hq));
+    config->softmax_Hk = config->softmax_Hq;
+    AG_TRY(config_int(&s, "num_kv_heads", 1, INT32_MAX, &config->softmax_Hk));
+    AG_TRY(config_bool(&s, "qkv_bias", &bias));
+    AG_TRY(config_int(&s, "window_size", 1, INT32_MAX, &config->softmax_window));
+    model->rope.theta = 10000;
+    AG_TRY(config_real(&s, "rope_theta", &model->rope.theta));
+    model->rope.factor = 1;
+    config->softmax_D = model->C / config->softmax_Hq;
+    config->qkv_bias = bias ? PRESENT : ABSENT;
+    if (config->softmax_D * config->softmax_Hq != model->C || config->softmax_Hq % config->softmax_Hk != 0 ||
+        config->softmax_D % 2 != 0 || config->softmax_D > KERN_HEAD_MAX) {
+        status = ag_fail(
+            s.err, AG_E_FORMAT,
+            "%s: \"attn\" has %lld query and %lld key heads for %lld coordinates; expected heads of one even "
+            "width, at most %d, and a multiple of the key heads",
+            s.where, (long long)config->softmax_Hq, (long long)config->softmax_Hk, (long long)model->C, KERN_HEAD_MAX);
+        goto fail;
+    }
+    if (config->softmax) model->last_tap = AG_TAP_ROPE;
+fail:
+    return status;
+}
+
 enum ag_status model_config_linear(struct model *model, struct model_config *config, const struct config_source *s,
                                    const struct model_hf_family *family) {
     struct model_linear *linear = &model->linear;
@@ -350,6 +418,7 @@ enum ag_status model_config_linear(struct model *model, struct model_config *con
         goto fail;
     }
     if (family->ccq) AG_TRY(read_ccq(model, config, s));
+    AG_TRY(read_hybrid(model, config, s));
 fail:
     return status;
 }

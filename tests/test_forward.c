@@ -258,6 +258,7 @@ static void bits_depend_on_nothing(void **state) {
     bits_of("tests/golden/linear/delta-elu");
     bits_of("tests/golden/linear/plain-elu");
     bits_of("tests/golden/linear/ccq-gdn");
+    bits_of("tests/golden/linear/gla-hybrid");
 }
 
 /* --- What is asked for, and nothing else --- */

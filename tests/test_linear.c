@@ -260,7 +260,7 @@ static const struct {
     {"gla", 3e-4, 1e-4, false},       {"ccq-gla", 3e-4, 1e-5, false},   {"gdn", 3e-5, 1e-5, false},
     {"ccq-gdn", 3e-5, 1e-5, false},   {"gla-old", 3e-5, 1e-5, true},    {"gla-map", 3e-5, 1e-5, true},
     {"gdn-values", 3e-5, 1e-5, true}, {"delta-silu", 3e-5, 1e-5, true}, {"delta-elu", 3e-5, 1e-5, true},
-    {"plain-elu", 3e-5, 1e-5, true},  {"plain-relu", 3e-5, 1e-5, true},
+    {"plain-elu", 3e-5, 1e-5, true},  {"plain-relu", 3e-5, 1e-5, true}, {"gla-hybrid", 3e-5, 1e-5, true},
 };
 
 static void compare_with_golden(size_t model, enum ag_backend which) {
@@ -285,9 +285,10 @@ static void compare_with_golden(size_t model, enum ag_backend which) {
                 const struct ag_layer_shape *shape = &s.model->shapes[l];
                 const int64_t H = what ? shape->Hq : shape->Hk, D = shape->D;
                 /* without RoPE the last stage repeats the one before */
-                const char *stage = ag_tap_names[tap == AG_TAP_ROPE ? AG_TAP_NORM : tap];
+                const bool linear = shape->kind == AG_LAYER_LINEAR;
+                const char *stage = ag_tap_names[linear && tap == AG_TAP_ROPE ? AG_TAP_NORM : tap];
                 char key[64];
-                assert_int_equal(shape->kind, AG_LAYER_LINEAR);
+                assert_int_equal(linear, strcmp(name, "gla-hybrid") != 0 || l == 1);
                 assert_true(fabs(shape->scale - pow((double)D, -0.5)) <= 1e-15);
                 snprintf(key, sizeof key, "%" PRId64 ".%s.%c", l, stage, what ? 'q' : 'k');
                 if (!models[model].all_taps && tap < AG_TAP_NORM) continue;
@@ -323,6 +324,42 @@ static void golden_models(void **state) {
             compare_with_golden(i, (enum ag_backend)which);
 }
 
+/* Of unit keys: tr Sigma + |mu|^2 = mean |k|^2, and 1 - |k|^2 = 1e-6 / (sum x^2 + 1e-6) of what was scaled. */
+static void unit_keys(void **state) {
+    (void)state;
+    struct ag_error err = AG_ERROR_INIT;
+    struct subject s = subject_open("tests/golden/linear/gdn");
+    struct ckpt *golden = NULL;
+    assert_ok(ckpt_open(&golden, "tests/golden/linear/gdn.golden.safetensors", &err), &err);
+    int64_t T, *ids = golden_ints(golden, "input_ids", &T, s.arena), offsets[2] = {0, T};
+    subject_tokens(&s, ids, T, offsets, 1);
+    s.request.ops = backend(AG_BACKEND_CPU);
+    struct seen seen;
+    subject_run(&seen, &s);
+    int32_t *rows = AG_NEW(s.arena, int32_t, T, &err);
+    for (int64_t t = 0; t < T; t++) rows[t] = (int32_t)t;
+    for (int64_t l = 0; l < s.model->L; l++)
+        for (int64_t h = 0; h < 4; h++) {
+            const float *k = seen.tap[l][AG_TAP_NORM][0] + h * 32, *x = seen.tap[l][AG_TAP_CONV][0] + h * 32;
+            double mu[32], cov[32 * 32], sum = 0, square = 0;
+            s.request.ops->moments(mu, cov, k, rows, T, 32, 128);
+            for (int d = 0; d < 32; d++) sum += cov[d * 33] + mu[d] * mu[d];
+            for (int64_t t = 0; t < T; t++) {
+                double before = 0, after = 0;
+                for (int d = 0; d < 32; d++) {
+                    before += (double)x[t * 128 + d] * (double)x[t * 128 + d];
+                    after += (double)k[t * 128 + d] * (double)k[t * 128 + d];
+                }
+                assert_true(fabs(1 - after - 1e-6 / (before + 1e-6)) <= 1e-6);
+                square += after / (double)T;
+            }
+            assert_true(fabs(sum - square) <= 1e-12);
+            assert_true(sum - 1 <= 1e-6);
+        }
+    ckpt_close(golden);
+    subject_close(&s);
+}
+
 /* --- Refusals --- */
 
 /* A golden model whose config.json has `key` set to a JSON text, or removed where that is NULL. */
@@ -346,6 +383,30 @@ static const char *changed(const char *name, const char *key, const char *text) 
     return folder;
 }
 
+/* A log gate that is not finite ends the pass with its layer. */
+static void refuses_nan_gates(void **state) {
+    (void)state;
+    struct ag_error err = AG_ERROR_INIT;
+    const char *folder = changed("gdn-values", "tie_word_embeddings", "false");
+    struct subject s = subject_open(folder);
+    const struct ckpt_tensor *tensor = ckpt_find(s.ckpt, "model.layers.1.attn.A_log");
+    const float nan_ = NAN;
+    FILE *file = fopen(test_path("%s/model.safetensors", folder), "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, (long)tensor->offset, SEEK_SET), 0);
+    assert_int_equal(fwrite(&nan_, sizeof nan_, 1, file), 1);
+    fclose(file);
+    int64_t ids[3] = {1, 2, 3}, offsets[2] = {0, 3};
+    subject_tokens(&s, ids, 3, offsets, 1);
+    s.request.ops = backend(AG_BACKEND_CPU);
+    struct forward_plan plan;
+    struct forward_sink sink = {0};
+    assert_ok(forward_plan(&plan, &s.request, &err), &err);
+    test_refused(forward_run(&s.request, &plan, &sink, &err), AG_E_NUMERIC, &err, "a log gate", "layer 1", "prompt p0",
+                 NULL);
+    subject_close(&s);
+}
+
 static void refuses_by_name(void **state) {
     (void)state;
     static const struct {
@@ -357,7 +418,13 @@ static void refuses_by_name(void **state) {
         {"gla-map", "feature_map", "3", AG_E_FORMAT, "feature_map", "is 3"},
         {"gla-map", "hidden_act", "\"powlu\"", AG_E_UNSUPPORTED, "hidden_act", "powlu"},
         {"gla-map", "attnres_block_size", "4", AG_E_UNSUPPORTED, "attnres_block_size", "4"},
-        {"gla-map", "attn", "{\"layers\": [1], \"num_heads\": 2}", AG_E_UNSUPPORTED, "\"attn\"", "an object"},
+        {"gla-map", "attn", "[{\"layers\": [1], \"num_heads\": 2}]", AG_E_UNSUPPORTED, "\"attn\"", "not an object"},
+        {"gla-map", "attn", "{\"layers\": [2], \"num_heads\": 2}", AG_E_FORMAT, "attn.layers", "is 2"},
+        {"gla-map", "attn", "{\"layers\": [1], \"num_heads\": 5}", AG_E_FORMAT, "\"attn\"", "5 query"},
+        {"gla-map", "attn", "{\"num_heads\": 2}", AG_E_FORMAT, "\"attn\"", "layers"},
+        {"gla-map", "attn", "{\"layers\": [1], \"num_heads\": 2, \"qk_norm\": true}", AG_E_UNSUPPORTED, "\"attn\"",
+         "qk_norm"},
+        {"gla-hybrid", "attn", "null", AG_E_FORMAT, "q_proj", "[12, 24]"},
         {"gla-map", "qk_norm", "\"rms\"", AG_E_UNSUPPORTED, "qk_norm", "rms"},
         {"gla-map", "clamp_min", "0.5", AG_E_FORMAT, "clamp_min", "not positive"},
         {"gla-map", "ccq", "{\"gate\": \"sigmoid\"}", AG_E_UNSUPPORTED, "\"ccq\"", NULL},
@@ -432,8 +499,9 @@ static void end_to_end(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(chunkwise_gla),    cmocka_unit_test(chunkwise_gdn), cmocka_unit_test(exact_cases),
-    cmocka_unit_test(small_operations), cmocka_unit_test(ccq_read),      cmocka_unit_test(golden_models),
-    cmocka_unit_test(refuses_by_name),  cmocka_unit_test(end_to_end),
+    cmocka_unit_test(chunkwise_gla),     cmocka_unit_test(chunkwise_gdn), cmocka_unit_test(exact_cases),
+    cmocka_unit_test(small_operations),  cmocka_unit_test(ccq_read),      cmocka_unit_test(golden_models),
+    cmocka_unit_test(refuses_by_name),   cmocka_unit_test(end_to_end),    cmocka_unit_test(unit_keys),
+    cmocka_unit_test(refuses_nan_gates),
 };
 TEST_GROUP(linear, "linear attention: kernels, golden models, refusals, from the command line to results", tests)

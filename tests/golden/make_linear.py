@@ -113,12 +113,35 @@ def mix(c, p, x):
     return o.reshape(T, -1) @ p["o_proj.weight"].T, taps
 
 
+def softmax(c, p, x):
+    """A softmax layer of a hybrid, as mix."""
+    a, T = c["attn"], len(x)
+    H, Hk = a["num_heads"], a.get("num_kv_heads") or a["num_heads"]
+    q, k, v = (x @ p[s + "_proj.weight"].T + p.get(s + "_proj.bias", 0) for s in "qkv")
+    q, k, v = q.reshape(T, H, -1), k.reshape(T, Hk, -1), v.reshape(T, Hk, -1)
+    taps = dict(proj=(q, k), conv=(q, k), norm=(q, k))
+    D = q.shape[-1]
+    angle = np.arange(T)[:, None] * a.get("rope_theta", 1e4) ** (-np.arange(0, D, 2) / D)
+    cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
+    turn = lambda y: np.concatenate((y[..., :D // 2] * cos - y[..., D // 2:] * sin,
+                                     y[..., D // 2:] * cos + y[..., :D // 2] * sin), -1)
+    q, k = turn(q), turn(k)
+    taps["rope"] = q, k
+    back = np.arange(T)[:, None] - np.arange(T)
+    seen = (back >= 0) & (back < (a.get("window_size") or T))
+    z = np.where(seen, np.einsum("thd,jhd->htj", q, np.repeat(k, H // Hk, 1)) * D ** -0.5, -np.inf)
+    e = np.exp(z - z.max(-1, keepdims=True))
+    o = np.einsum("htj,jhd->thd", e / e.sum(-1, keepdims=True), np.repeat(v, H // Hk, 1))
+    return o.reshape(T, -1) @ p["o_proj.weight"].T, taps
+
+
 def forward(c, w, ids):
     emb, eps = w.get("model.embeddings.weight", w.get("model.embed_tokens.weight")), c["norm_eps"]
     h, taps = emb[ids], []
     for n in range(c["num_hidden_layers"]):
         p = {k[len(f"model.layers.{n}."):]: x for k, x in w.items() if k.startswith(f"model.layers.{n}.")}
-        y, tap = mix(c, {k[5:]: x for k, x in p.items() if k.startswith("attn.")}, rms(h, p["attn_norm.weight"], eps))
+        run = softmax if n in (c.get("attn") or {}).get("layers", []) else mix
+        y, tap = run(c, {k[5:]: x for k, x in p.items() if k.startswith("attn.")}, rms(h, p["attn_norm.weight"], eps))
         taps.append(tap)
         h = h + y
         x, gate = rms(h, p["mlp_norm.weight"], eps), p["mlp.gate_proj.weight"]
@@ -149,16 +172,21 @@ def tiny(name, c, fused=False, old=False, norm=None):
         if kind == "gated_deltanet" or c.get("use_beta"): a["b"] = m(Hv, d)
         if kind == "gated_deltanet": a["a"] = m(Hv, d)
         L = f"model.layers.{n}."
+        soft = n in (c.get("attn") or {}).get("layers", [])
+        if soft:
+            k = d // c["attn"]["num_heads"] * c["attn"]["num_kv_heads"]
+            a = dict(q=m(d, d), k=m(k, d), v=m(k, d), o=m(d, d))
+            for s in "qkv": w[L + f"attn.{s}_proj.bias"] = vec(len(a[s]))
         for s, x in a.items(): w[L + f"attn.{s}_proj.weight"] = x
-        if c.get("use_short_conv"):
+        if c.get("use_short_conv") and not soft:
             for s in "qkv": w[L + f"attn.{s}_conv1d.weight"] = m(len(a[s]), 1, c.get("conv_size", 4))
-        if kind == "gla":
+        if kind == "gla" and not soft:
             w[L + "attn.gk_proj.0.weight"], w[L + "attn.gk_proj.1.weight"] = m(16, d), 4 * m(Hk * K, 16)
             w[L + "attn.gk_proj.1.bias"] = vec(Hk * K)
         if kind == "gated_deltanet":
             w[L + "attn.A_log"], w[L + "attn.dt_bias"] = vec(Hv) - 1, vec(Hv)
             if old: w[L + "attn.D"] = vec(H)
-        w[L + "attn." + norm + ".weight"] = vec(Vw)
+        if not soft: w[L + "attn." + norm + ".weight"] = vec(Vw)
         w[L + "attn_norm.weight"], w[L + "mlp_norm.weight"] = vec(d), vec(d)
         if fused: w[L + "mlp.gate_proj.weight"] = m(2 * F, d)
         else: w[L + "mlp.gate_proj.weight"], w[L + "mlp.up_proj.weight"] = m(F, d), m(F, d)
@@ -192,3 +220,6 @@ tiny("delta-elu", dict(model_type="delta_net", expand_k=2.0, expand_v=1.0, use_b
 tiny("plain-elu", dict(model_type="linear_attn", expand_k=1.0, expand_v=1.0, feature_map="elu", num_kv_heads=2,
                        norm_q=True, norm_k=True), norm="norm")
 tiny("plain-relu", dict(model_type="linear_attn", expand_k=1.0, expand_v=1.0, feature_map="relu"), norm="norm")
+tiny("gla-hybrid", dict(model_type="gla", expand_k=0.5, expand_v=1.0, use_output_gate=True, use_short_conv=True,
+                        num_hidden_layers=3, attn=dict(layers=[0, 2], num_heads=6, num_kv_heads=2, qkv_bias=True,
+                                                       window_size=20, rope_theta=500.0)), norm="g_norm_swish_gate")
