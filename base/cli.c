@@ -64,7 +64,7 @@ static void wrap(FILE *out, const char *text, size_t n, int column, int indent) 
 }
 
 static void print_choices(FILE *out, const struct ag_option *o) {
-    for (int i = 0; o->choices[i] != NULL; i++) fprintf(out, "%s%s", i ? (o->type == AG_OPT_SET ? "," : "|") : "", o->choices[i]);
+    for (int i = 0; o->choices[i] != NULL; i++) fprintf(out, "%s%s", i ? ", " : "", o->choices[i]);
 }
 
 static void help_option(FILE *out, const struct ag_option *o) {

@@ -258,7 +258,7 @@ enum ag_status plot_write_spectra(FILE *tsv, const struct plot_choice *choice, s
     int64_t component[24], heads = 0, points = 0, missing = 0, floored = 0;
     double smallest = 1;
     enum ag_status status =
-        plot_provenance(tsv, "spectra", "Spectra of the key covariance", "prompt", choice, arena, err);
+        plot_provenance(tsv, "spectra", "Spectra of the key covariance", NULL, choice, arena, err);
     if (status != AG_OK) return status;
     const int n = choose_components(component, r->Dmax, r->r);
     for (int64_t l = 0; l < r->Ls; l++) heads += r->Hk[l];
@@ -368,7 +368,7 @@ enum ag_status plot_write_rank(FILE *tsv, const struct plot_choice *choice, stru
     int64_t missing = 0, points = 0;
     double *scratch = AG_NEW(arena, double, r->H, err);
     if (scratch == NULL) return AG_E_MEMORY;
-    enum ag_status status = plot_provenance(tsv, "rank", "Ranks of the key covariance", "prompt", choice, arena, err);
+    enum ag_status status = plot_provenance(tsv, "rank", "Ranks of the key covariance", NULL, choice, arena, err);
     if (status != AG_OK) return status;
     for (int b = 0; b < choice->n_panels; b++) {
         measures[0].values[b] = choice->panel[b]->effective_rank;

@@ -113,7 +113,7 @@ struct plot_axis {
 const char *plot_text(const char *text, int most, struct ag_arena *arena, struct ag_error *err);
 /* "# key<TAB>value" */
 void plot_header(FILE *tsv, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Provenance and title common to all figures; measure is the first part of the title. */
+/* Provenance and title common to all figures; measure is the first part of the title; pooling NULL: the figure pools nothing. */
 enum ag_status plot_provenance(FILE *tsv, const char *figure, const char *measure, const char *pooling,
                                const struct plot_choice *choice, struct ag_arena *arena, struct ag_error *err);
 /* "%.9g", with NaN and the infinities spelled the same everywhere. */

@@ -491,16 +491,11 @@ fail:
     return status;
 }
 
-/* The name for titles: the folder's, or general.name, or the file's. */
+/* The name for titles: the folder's or the file's, which is what people know a model by; general.name of a GGUF is often the name of
+ * a training run. */
 static enum ag_status find_name(struct model *model, struct ag_error *err) {
     const struct ckpt *ckpt = model->ckpt;
-    const struct ckpt_meta *m = ckpt_meta_find(ckpt, "general.name");
     char resolved[PATH_MAX];
-    if (m && m->kind == CKPT_META_TEXT && m->text_bytes > 0 && m->text_bytes < 200 &&
-        ckpt_name_valid(m->text, m->text_bytes)) {
-        model->name = m->text;
-        return AG_OK;
-    }
     const char *path = ckpt->folder ? ckpt->folder : ckpt->path;
     if (realpath(path, resolved)) path = resolved;
     const char *slash = strrchr(path, '/'), *start = slash ? slash + 1 : path,

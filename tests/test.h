@@ -52,6 +52,10 @@ const char *test_folder(const char *name);
 /* tests/golden/NAME, or data/NAME, relative to the root of the tree (tests run there). */
 const char *test_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* An SVG of gnuplot 5.4 in place without what varies between runs: consecutive curves of one colour are one path or several,
+ * depending on memory that gnuplot did not set. Returns the new size. */
+size_t test_canonical_svg(char *text, size_t n);
+
 /* Runs the product: `attgeo ARGS` through the shell from the root of the tree; stdout and stderr into the buffers (NULL:
  * dropped). Returns the exit code, or 128 + signal. */
 int test_cli(struct ag_buf *out, struct ag_buf *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
