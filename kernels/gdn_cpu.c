@@ -14,7 +14,8 @@ struct work {
     float kt[KERN_HEAD_MAX * CHUNK];                          /* (D, CHUNK) keys transposed */
     float R[CHUNK * KERN_HEAD_MAX], o[CHUNK * KERN_HEAD_MAX]; /* (n, ldv) */
     float A[CHUNK * CHUNK];
-    double b[CHUNK]; /* inclusive sums of log gates */
+    double b[CHUNK];                         /* inclusive sums of log gates, binary */
+    float decay[CHUNK * CHUNK], past[CHUNK]; /* e^{b_i - b_j} for j <= i, else 0; e^{b_i} */
 };
 
 static void chunk(struct work *w, float *out, const float *q, const float *k, const float *v, const float *g,
@@ -24,8 +25,16 @@ static void chunk(struct work *w, float *out, const float *q, const float *k, co
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
         double gate = g ? (double)g[i * ldg] : 0;
-        w->b[i] = sum += gate < KERN_LOG_GATE_MIN ? KERN_LOG_GATE_MIN : gate;
+        w->b[i] = sum += (gate < KERN_LOG_GATE_MIN ? KERN_LOG_GATE_MIN : gate) * M_LOG2E;
+        w->past[i] = (float)sum;
     }
+    for (int64_t i = 0; i < n; i++) {
+        float *row = w->decay + i * CHUNK;
+        for (int64_t j = 0; j < CHUNK; j++) row[j] = j <= i ? (float)(w->b[i] - w->b[j]) : -INFINITY;
+        for (int64_t j = 0; j < CHUNK; j += KERN_V) kern_store(row + j, kern_exp2(kern_load(row + j)));
+    }
+    for (int64_t i = n; i < CHUNK; i++) w->past[i] = 0;
+    for (int64_t i = 0; i < CHUNK; i += KERN_V) kern_store(w->past + i, kern_exp2(kern_load(w->past + i)));
     chunk_copy(w->q, D, q, n, D, ldq);
     chunk_copy(w->k, D, k, n, D, ldk);
     for (int64_t d = 0; d < D; d++)
@@ -35,11 +44,11 @@ static void chunk(struct work *w, float *out, const float *q, const float *k, co
     chunk_multiply(w->R, wv, w->k, D, w->S, wv, n, D, wv, false);
     chunk_multiply(w->A, CHUNK, w->k, D, w->kt, CHUNK, n, D, CHUNK, false);
     for (int64_t i = 0; i < n; i++) {
-        const float strength = beta_factor * (beta ? beta[i * ldb] : 1), decay = (float)exp(w->b[i]);
+        const float strength = beta_factor * (beta ? beta[i * ldb] : 1), decay = w->past[i];
         float *r = w->R + i * wv;
         for (int64_t c = 0; c < Dv; c++) r[c] = v[i * ldv + c] - decay * r[c];
         for (int64_t j = 0; j < i; j++) {
-            const float a = w->A[i * CHUNK + j] * (float)exp(w->b[i] - w->b[j]), *rj = w->R + j * wv;
+            const float a = w->A[i * CHUNK + j] * w->decay[i * CHUNK + j], *rj = w->R + j * wv;
             for (int64_t c = 0; c < wv; c++) r[c] -= a * rj[c];
         }
         for (int64_t c = 0; c < wv; c++) r[c] *= strength;
@@ -48,21 +57,18 @@ static void chunk(struct work *w, float *out, const float *q, const float *k, co
     chunk_multiply(w->o, wv, w->q, D, w->S, wv, n, D, wv, false);
     chunk_multiply(w->A, CHUNK, w->q, D, w->kt, CHUNK, n, D, CHUNK, false);
     for (int64_t i = 0; i < n; i++) {
-        const float decay = (float)exp(w->b[i]);
+        const float decay = w->past[i];
         for (int64_t c = 0; c < wv; c++) w->o[i * wv + c] *= decay;
-        for (int64_t j = 0; j < n; j++)
-            w->A[i * CHUNK + j] = j <= i ? w->A[i * CHUNK + j] * (float)exp(w->b[i] - w->b[j]) : 0;
+        for (int64_t j = 0; j < CHUNK; j++) w->A[i * CHUNK + j] *= w->decay[i * CHUNK + j];
     }
     chunk_multiply(w->o, wv, w->A, CHUNK, w->R, wv, n, n, wv, true);
     for (int64_t i = 0; i < n; i++)
         for (int64_t c = 0; c < Dv; c++) out[i * ldo + c] = scale * w->o[i * wv + c];
     /* S = e^{b_n} S + sum_j e^{b_n - b_j} k_j R_j^T */
-    const float decay = (float)exp(w->b[n - 1]);
+    const float decay = w->past[n - 1], *left = w->decay + (n - 1) * CHUNK;
     for (int64_t i = 0; i < D * wv; i++) w->S[i] *= decay;
-    for (int64_t j = 0; j < n; j++) {
-        const float left = (float)exp(w->b[n - 1] - w->b[j]);
-        for (int64_t d = 0; d < D; d++) w->kt[d * CHUNK + j] *= left;
-    }
+    for (int64_t d = 0; d < D; d++)
+        for (int64_t j = 0; j < CHUNK; j++) w->kt[d * CHUNK + j] *= left[j];
     chunk_multiply(w->S, wv, w->kt, CHUNK, w->R, wv, D, n, wv, true);
 }
 
