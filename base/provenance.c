@@ -81,7 +81,7 @@ enum ag_status ag_provenance_of(struct ag_provenance *out, const struct ag_sourc
 enum { MERGED_LISTS = 4 };
 static const char *const merged_names[MERGED_LISTS] = {"merged/command", "merged/version", "merged/backend", "merged/dump"};
 
-enum ag_status ag_merged_write(hid_t file, const struct ag_merged *merged, struct ag_error *err)
+static enum ag_status merged_write(hid_t file, const struct ag_merged *merged, struct ag_error *err)
 {
     enum ag_status status = AG_OK;
     const char *const *lists[MERGED_LISTS] = {merged->command, merged->version, merged->backend, merged->dump};
@@ -90,7 +90,7 @@ fail:
     return status;
 }
 
-enum ag_status ag_merged_read(struct ag_merged *out, hid_t file, const char *path, struct ag_arena *arena, struct ag_error *err)
+static enum ag_status merged_read(struct ag_merged *out, hid_t file, const char *path, struct ag_arena *arena, struct ag_error *err)
 {
     enum ag_status status = AG_OK;
     const char *const *lists[MERGED_LISTS] = {NULL};
@@ -125,7 +125,7 @@ enum ag_status ag_provenance_write(hid_t file, const struct ag_provenance *x, co
     AG_TRY(ag_h5_write(file, "prompts/twin", AG_H5_I64, 1, P, x->twin, err));
     AG_TRY(ag_h5_write(file, "prompts/unit", AG_H5_I64, 1, P, x->unit, err));
     AG_TRY(ag_h5_write(file, "layers", AG_H5_I64, 1, Ls, x->layer, err));
-    AG_TRY(ag_merged_write(file, &x->merged, err));
+    AG_TRY(merged_write(file, &x->merged, err));
 fail:
     return status;
 }
@@ -196,7 +196,7 @@ enum ag_status ag_provenance_read(struct ag_provenance *out, hid_t file, const c
             return ag_fail(err, AG_E_FORMAT, "%s: /layers: entry %" PRId64 " is layer %" PRId64 "; expected ascending layers below %" PRId64,
                            path, l, out->layer[l], out->L);
     if (out->Ls < 1) return ag_fail(err, AG_E_FORMAT, "%s: /layers is empty; expected at least one", path);
-    AG_TRY(ag_merged_read(&out->merged, file, path, arena, err));
+    AG_TRY(merged_read(&out->merged, file, path, arena, err));
 fail:
     return status;
 }

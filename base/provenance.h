@@ -39,8 +39,4 @@ enum ag_status ag_provenance_write(hid_t file, const struct ag_provenance *prove
 enum ag_status ag_provenance_read(struct ag_provenance *out, hid_t file, const char *path, const char *schema,
                                   const char *made_by, struct ag_arena *arena, struct ag_error *err);
 
-/* /merged alone, for results that keep their provenance otherwise; written and read by the two above. */
-enum ag_status ag_merged_write(hid_t file, const struct ag_merged *merged, struct ag_error *err);
-enum ag_status ag_merged_read(struct ag_merged *out, hid_t file, const char *path, struct ag_arena *arena, struct ag_error *err);
-
 #endif

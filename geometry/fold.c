@@ -59,7 +59,7 @@ static void fold_spectra(const struct fold *f, int64_t l, int64_t h) {
                 dominance = ev, gap = ev, trace = ev;
     int64_t defined = 0;
     for (int64_t i = 0; i < D; i++) scree[i] = 0;
-    for (int64_t p = 0; p < g->P; p++) {
+    for (int64_t p = 0; p < g->from.P; p++) {
         const int64_t cell = p * Hk + h;
         const double *spectrum = records->spectrum + cell * D;
         const struct geom_ranks ranks = geom_ranks(spectrum, D, records->mu2[cell]);
@@ -100,17 +100,17 @@ static void fold_spectra(const struct fold *f, int64_t l, int64_t h) {
 /* Pooling `prompt`: x (units, Ls * H), NaN where no prompt of a unit has both roles. */
 static void unit_deltas(const struct fold *f, double *x) {
     const struct geom_results *g = f->results;
-    const int64_t C = g->Ls * g->H;
-    for (int64_t i = 0; i < g->units * C; i++) x[i] = NAN;
-    for (int64_t l = 0; l < g->Ls; l++) {
+    const int64_t C = g->from.Ls * g->H;
+    for (int64_t i = 0; i < g->from.units * C; i++) x[i] = NAN;
+    for (int64_t l = 0; l < g->from.Ls; l++) {
         for (int64_t h = 0; h < g->Hk[l]; h++) {
-            for (int64_t p = 0; p < g->P; p++) {
+            for (int64_t p = 0; p < g->from.P; p++) {
                 struct mean mean = {0, 0};
-                const int64_t twin = g->twin[p], first = twin >= 0 && twin < p ? twin : p;
+                const int64_t twin = g->from.twin[p], first = twin >= 0 && twin < p ? twin : p;
                 if (first != p) continue; /* the unit was made with the first of the pair */
                 mean_add(&mean, delta(&f->records[l], p * g->Hk[l] + h));
                 if (twin >= 0) mean_add(&mean, delta(&f->records[l], twin * g->Hk[l] + h));
-                x[g->unit[p] * C + l * g->H + h] = geom_rounded(mean_value(&mean));
+                x[g->from.unit[p] * C + l * g->H + h] = geom_rounded(mean_value(&mean));
             }
         }
     }
@@ -128,27 +128,27 @@ static enum ag_status fold_prompt_pooling(const struct fold *f) {
     const struct geom_results *g = f->results;
     struct geom_summary *s = f->summary;
     enum ag_status status = AG_OK;
-    const int64_t C = g->Ls * g->H;
+    const int64_t C = g->from.Ls * g->H;
     int64_t size = 0, most = 0;
-    if (!ag_mul(g->units, C, &size)) return ag_fail(f->err, AG_E_MEMORY, "geometry: too many units and cells");
+    if (!ag_mul(g->from.units, C, &size)) return ag_fail(f->err, AG_E_MEMORY, "geometry: too many units and cells");
     double *x = AG_NEW(f->arena, double, size, f->err), *sum = AG_NEW(f->arena, double, size, f->err);
     double *weight = AG_NEW(f->arena, double, size, f->err), negative[3];
     if (!x || !sum || !weight) return AG_E_MEMORY;
     unit_deltas(f, x);
     as_ratio(sum, weight, x, size);
-    const struct geom_ratio ratio = {g->units, C, sum, weight, NULL, NULL};
+    const struct geom_ratio ratio = {g->from.units, C, sum, weight, NULL, NULL};
     geom_ratio_value(s->delta_prompt, &ratio);
     AG_TRY(
         geom_bootstrap(s->delta_prompt_lo, s->delta_prompt_hi, negative, &ratio, g->draws, g->resample_seed, f->err));
-    AG_TRY(geom_sign_flip(s->p, x, g->units, C, g->resample_seed, f->err));
+    AG_TRY(geom_sign_flip(s->p, x, g->from.units, C, g->resample_seed, f->err));
     AG_TRY(geom_benjamini_hochberg(s->q, s->p, C, f->err));
     s->fraction_negative = negative[0];
     s->fraction_negative_lo = negative[1];
     s->fraction_negative_hi = negative[2];
-    for (int64_t l = 0; l < g->Ls; l++) {
+    for (int64_t l = 0; l < g->from.Ls; l++) {
         for (int64_t h = 0; h < g->Hk[l]; h++) {
             const int64_t c = l * g->H + h;
-            for (int64_t u = 0; u < g->units; u++) s->units[c] += !isnan(x[u * C + c]);
+            for (int64_t u = 0; u < g->from.units; u++) s->units[c] += !isnan(x[u * C + c]);
             if (s->units[c] > most) most = s->units[c];
             s->cells += s->units[c] > 0;
             s->missing += s->units[c] == 0;
@@ -166,16 +166,16 @@ static enum ag_status fold_token_pooling(const struct fold *f) {
     const struct geom_results *g = f->results;
     struct geom_summary *s = f->summary;
     enum ag_status status = AG_OK;
-    const int64_t C = g->Ls * g->H;
+    const int64_t C = g->from.Ls * g->H;
     int64_t size = 0;
     double *parts[4], negative[3];
-    if (!ag_mul(g->units, C, &size)) return ag_fail(f->err, AG_E_MEMORY, "geometry: too many units and cells");
+    if (!ag_mul(g->from.units, C, &size)) return ag_fail(f->err, AG_E_MEMORY, "geometry: too many units and cells");
     for (int k = 0; k < 4; k++)
         if (!(parts[k] = AG_ZEROS(f->arena, double, size, f->err))) return AG_E_MEMORY;
-    for (int64_t l = 0; l < g->Ls; l++) {
-        for (int64_t p = 0; p < g->P; p++) {
+    for (int64_t l = 0; l < g->from.Ls; l++) {
+        for (int64_t p = 0; p < g->from.P; p++) {
             for (int64_t h = 0; h < g->Hk[l]; h++) {
-                const int64_t from = (p * g->Hk[l] + h) * AG_ROLE_COUNT, to = g->unit[p] * C + l * g->H + h;
+                const int64_t from = (p * g->Hk[l] + h) * AG_ROLE_COUNT, to = g->from.unit[p] * C + l * g->H + h;
                 parts[0][to] += f->records[l].align_sum[from + AG_ROLE_NEEDLE];
                 parts[1][to] += (double)f->records[l].align_count[from + AG_ROLE_NEEDLE];
                 parts[2][to] += f->records[l].align_sum[from + AG_ROLE_DISTRACTOR];
@@ -186,7 +186,7 @@ static enum ag_status fold_token_pooling(const struct fold *f) {
             for (int role = 0; role < AG_ROLE_COUNT; role++) {
                 double sum = 0;
                 int64_t count = 0;
-                for (int64_t p = 0; p < g->P; p++) {
+                for (int64_t p = 0; p < g->from.P; p++) {
                     const int64_t from = (p * g->Hk[l] + h) * AG_ROLE_COUNT + role;
                     sum += f->records[l].align_sum[from];
                     count += f->records[l].align_count[from];
@@ -195,7 +195,7 @@ static enum ag_status fold_token_pooling(const struct fold *f) {
             }
         }
     }
-    const struct geom_ratio ratio = {g->units, C, parts[0], parts[1], parts[2], parts[3]};
+    const struct geom_ratio ratio = {g->from.units, C, parts[0], parts[1], parts[2], parts[3]};
     geom_ratio_value(s->delta_token, &ratio);
     AG_TRY(geom_bootstrap(s->delta_token_lo, s->delta_token_hi, negative, &ratio, g->draws, g->resample_seed, f->err));
     s->fraction_negative_token = negative[0];
@@ -219,30 +219,30 @@ static enum ag_status fold_layers(const struct fold *f) {
     const struct geom_results *g = f->results;
     struct geom_summary *s = f->summary;
     enum ag_status status = AG_OK;
-    const int64_t columns = AG_ROLE_COUNT + 1, C = g->Ls * columns;
+    const int64_t columns = AG_ROLE_COUNT + 1, C = g->from.Ls * columns;
     int64_t size = 0;
-    if (!ag_mul(g->units, C, &size)) return ag_fail(f->err, AG_E_MEMORY, "geometry: too many units and layers");
+    if (!ag_mul(g->from.units, C, &size)) return ag_fail(f->err, AG_E_MEMORY, "geometry: too many units and layers");
     double *x = AG_NEW(f->arena, double, size, f->err), *sum = AG_NEW(f->arena, double, size, f->err);
     double *weight = AG_NEW(f->arena, double, size, f->err), *value = AG_NEW(f->arena, double, C, f->err);
     double *lo = AG_NEW(f->arena, double, C, f->err), *hi = AG_NEW(f->arena, double, C, f->err);
     if (!x || !sum || !weight || !value || !lo || !hi) return AG_E_MEMORY;
     for (int64_t i = 0; i < size; i++) x[i] = NAN;
-    for (int64_t p = 0; p < g->P; p++) {
-        const int64_t twin = g->twin[p];
+    for (int64_t p = 0; p < g->from.P; p++) {
+        const int64_t twin = g->from.twin[p];
         if (twin >= 0 && twin < p) continue;
         for (int64_t c = 0; c < C; c++) {
             const int64_t l = c / columns;
             struct mean mean = {0, 0};
             mean_add(&mean, over_heads(&f->records[l], p, g->Hk[l], (int)(c % columns)));
             if (twin >= 0) mean_add(&mean, over_heads(&f->records[l], twin, g->Hk[l], (int)(c % columns)));
-            x[g->unit[p] * C + c] = mean_value(&mean);
+            x[g->from.unit[p] * C + c] = mean_value(&mean);
         }
     }
     as_ratio(sum, weight, x, size);
-    const struct geom_ratio ratio = {g->units, C, sum, weight, NULL, NULL};
+    const struct geom_ratio ratio = {g->from.units, C, sum, weight, NULL, NULL};
     geom_ratio_value(value, &ratio);
     AG_TRY(geom_bootstrap(lo, hi, NULL, &ratio, g->draws, g->resample_seed, f->err));
-    for (int64_t l = 0; l < g->Ls; l++) {
+    for (int64_t l = 0; l < g->from.Ls; l++) {
         const int64_t from = l * columns, to = l * AG_ROLE_COUNT;
         memcpy(s->layer_align + to, value + from, AG_ROLE_COUNT * sizeof(double));
         memcpy(s->layer_align_lo + to, lo + from, AG_ROLE_COUNT * sizeof(double));
@@ -258,7 +258,7 @@ fail:
 static enum ag_status fold_basis(struct fold *f) {
     enum ag_status status = AG_OK;
     const struct geom_results *g = f->results;
-    const int64_t C = g->Ls * g->H;
+    const int64_t C = g->from.Ls * g->H;
     const int threads = (int)kern_threads();
     f->summary = geom_summary_new(g, f->err);
     if (!f->summary) return AG_E_MEMORY;

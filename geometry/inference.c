@@ -10,12 +10,6 @@
 
 #define CELLS_AT_ONCE 128
 
-int64_t geom_units(int64_t *unit, const int64_t *twin, int64_t P) {
-    int64_t U = 0;
-    for (int64_t p = 0; p < P; p++) unit[p] = twin[p] >= 0 && twin[p] < p ? unit[twin[p]] : U++;
-    return U;
-}
-
 /* Every draw has a generator of its own (Tausworthe: small state, cheap to seed), so that it does not matter which
  * thread makes it, or how often. */
 static void seed_draw(gsl_rng *rng, int64_t seed, int64_t draw) {

@@ -12,9 +12,6 @@
 #define GEOM_ROUNDING 1e-12   /* differences of alignments of at most this are zero: see geom_rounded */
 #define GEOM_TIE 1e-12        /* of the largest |unit mean| */
 
-/* unit (P): 0..U-1 in order of first appearance; a prompt and its twin share one. twin (P): index or -1. Returns U. */
-int64_t geom_units(int64_t *unit, const int64_t *twin, int64_t P);
-
 /* 0 for |x| <= GEOM_ROUNDING, else x. Alignments lie in [0,1] and carry an error of about 1e-14, and counterbalanced
  * twins make some differences exactly zero (layer 0 before RoPE, where a key depends on its token alone, on the
  * haystack basis): the sign of what rounding leaves there is no finding. */

@@ -6,43 +6,6 @@
 #include "geometry/fold.h"
 #include "geometry/results_table.h"
 
-/* These results keep the members of ag_provenance among their own. */
-static struct ag_provenance provenance_of(const struct geom_results *g)
-{
-    return (struct ag_provenance){.model = g->model, .architecture = g->architecture, .checkpoint_sha256 = g->checkpoint_sha256,
-                                  .tokenizer_sha256 = g->tokenizer_sha256, .prompts_sha256 = g->prompts_sha256, .backend = g->backend,
-                                  .dtype = g->dtype, .command = g->command, .version = g->version, .dump = g->dump, .seed = g->seed,
-                                  .tap = g->tap, .last_tap = g->last_tap, .L = g->L, .P = g->P, .T = g->T, .prompt_id = g->prompt_id,
-                                  .twin = g->twin, .unit = g->unit, .units = g->units, .Ls = g->Ls, .layer = g->layer, .merged = g->merged};
-}
-
-static void adopt(struct geom_results *g, const struct ag_provenance *x)
-{
-    g->model = x->model;
-    g->architecture = x->architecture;
-    g->checkpoint_sha256 = x->checkpoint_sha256;
-    g->tokenizer_sha256 = x->tokenizer_sha256;
-    g->prompts_sha256 = x->prompts_sha256;
-    g->backend = x->backend;
-    g->dtype = x->dtype;
-    g->command = x->command;
-    g->version = x->version;
-    g->dump = x->dump;
-    g->seed = x->seed;
-    g->tap = x->tap;
-    g->last_tap = x->last_tap;
-    g->L = x->L;
-    g->P = x->P;
-    g->T = x->T;
-    g->prompt_id = x->prompt_id;
-    g->twin = x->twin;
-    g->unit = x->unit;
-    g->units = x->units;
-    g->Ls = x->Ls;
-    g->layer = x->layer;
-    g->merged = x->merged;
-}
-
 static enum ag_status check_pair(const struct geom_results *a, const struct geom_results *b, const struct ag_provenance *from,
                                  const char *path_a, const char *path_b, struct ag_error *err)
 {
@@ -85,19 +48,16 @@ static enum ag_status merge_into(struct geom_results *g, const struct geom_resul
 {
     enum ag_status status = AG_E_MEMORY;
     const struct geom_results *first = parts[0];
-    struct ag_provenance whole, *from = AG_NEW(scratch, struct ag_provenance, n, err);
     struct ag_merge_part *list = AG_NEW(scratch, struct ag_merge_part, n, err);
-    if (!from || !list) goto fail;
+    if (!list) goto fail;
     for (int64_t k = 0; k < n; k++) {
-        from[k] = provenance_of(parts[k]);
-        list[k] = (struct ag_merge_part){paths[k], &from[k]};
+        list[k] = (struct ag_merge_part){paths[k], &parts[k]->from};
         if (parts[k]->basis[GEOM_BASIS_POOLED])
             return ag_fail(err, AG_E_USAGE, "%s: it has the pooled basis, whose axes are those of all prompts together and cannot be had from shares; "
                            "expected --basis prompt,haystack: run the shares without pooled, or one run over all prompts", paths[k]);
     }
-    AG_TRY(ag_provenance_merge(&whole, list, n, options, g->arena, err));
-    for (int64_t k = 1; k < n; k++) AG_TRY(check_pair(first, parts[k], &from[0], paths[0], paths[k], err));
-    adopt(g, &whole);
+    AG_TRY(ag_provenance_merge(&g->from, list, n, options, g->arena, err));
+    for (int64_t k = 1; k < n; k++) AG_TRY(check_pair(first, parts[k], &first->from, paths[0], paths[k], err));
     g->r = first->r;
     g->skip = first->skip;
     g->draws = first->draws;
@@ -108,17 +68,17 @@ static enum ag_status merge_into(struct geom_results *g, const struct geom_resul
         if (parts[k]->storage_lost < 0 || !ag_add(g->storage_lost, parts[k]->storage_lost, &g->storage_lost))
             return ag_fail(err, AG_E_FORMAT, "%s: storage_lost %lld: out of range", paths[k], (long long)parts[k]->storage_lost);
     status = AG_E_MEMORY;
-    int64_t *Hk = AG_NEW(g->arena, int64_t, g->Ls, err), *D = AG_NEW(g->arena, int64_t, g->Ls, err);
+    int64_t *Hk = AG_NEW(g->arena, int64_t, g->from.Ls, err), *D = AG_NEW(g->arena, int64_t, g->from.Ls, err);
     if (!Hk || !D) goto fail;
-    memcpy(Hk, first->Hk, (size_t)g->Ls * sizeof *Hk);
-    memcpy(D, first->D, (size_t)g->Ls * sizeof *D);
+    memcpy(Hk, first->Hk, (size_t)g->from.Ls * sizeof *Hk);
+    memcpy(D, first->D, (size_t)g->from.Ls * sizeof *D);
     g->Hk = Hk;
     g->D = D;
     for (int b = 0; b < GEOM_BASIS_COUNT; b++) {
         if (!(g->basis[b] = first->basis[b])) continue;
         status = AG_E_MEMORY;
-        if (!(g->records[b] = AG_ZEROS(g->arena, struct geom_records, g->Ls, err))) goto fail;
-        for (int64_t l = 0; l < g->Ls; l++) AG_TRY(append(g, parts, n, b, l, err));
+        if (!(g->records[b] = AG_ZEROS(g->arena, struct geom_records, g->from.Ls, err))) goto fail;
+        for (int64_t l = 0; l < g->from.Ls; l++) AG_TRY(append(g, parts, n, b, l, err));
     }
     AG_TRY(geom_fold(g, err));
 fail:

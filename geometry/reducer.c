@@ -24,7 +24,7 @@ struct geom_reducer {
     const struct kern_ops *ops;
     const struct ag_log *log;
     struct geom_results *results;
-    int64_t *slot; /* (L) index into results->layer, -1: not selected */
+    int64_t *slot; /* (L) index into results->from.layer, -1: not selected */
     int64_t *seen; /* (Ls) prompts that came so far */
     bool second_pass;
     struct pooled *pooled;         /* (Ls) */
@@ -43,7 +43,7 @@ enum failure { FAILED_NOT = 0, FAILED_NOT_FINITE, FAILED_SOLVER };
 struct task {
     const struct ag_block *block;
     const struct block_rows *rows;
-    int64_t l, head; /* l: index into results->layer */
+    int64_t l, head; /* l: index into results->from.layer */
     const float *x;
     double *pooled_mu, *pooled_cov; /* where to leave the prompt's moments, NULL: not wanted */
     bool lost;
@@ -173,7 +173,7 @@ static enum failure second_pass_task(const struct geom_reducer *self, struct tas
 static enum ag_status describe_failure(const struct geom_reducer *self, const struct task *task, enum failure failure,
                                        struct ag_error *err) {
     const struct ag_block *block = task->block;
-    const char *prompt = self->results->prompt_id[block->prompt];
+    const char *prompt = self->results->from.prompt_id[block->prompt];
     const int64_t D = self->results->D[task->l];
     if (failure == FAILED_SOLVER)
         return ag_fail(err, AG_E_NUMERIC,
@@ -262,14 +262,14 @@ static enum ag_status solve_pooled(const struct geom_reducer *self, int64_t l, s
             return ag_fail(err, AG_E_NUMERIC,
                            "geometry: layer %" PRId64 " head %" PRId64
                            ", all prompts: the eigensolver did not converge on the covariance of the keys",
-                           self->results->layer[l], h);
+                           self->results->from.layer[l], h);
     return AG_OK;
 }
 
 static enum ag_status check_block(const struct geom_reducer *self, const struct ag_block *block, int64_t l,
                                   int64_t expected, struct ag_error *err) {
     const struct geom_results *g = self->results;
-    if (l < 0 || block->prompt != expected || block->prompt >= g->P || !block->keys.data || block->tap != g->tap ||
+    if (l < 0 || block->prompt != expected || block->prompt >= g->from.P || !block->keys.data || block->tap != g->from.tap ||
         block->shape->Hk != g->Hk[l] || block->shape->D != g->D[l] || block->T > INT32_MAX)
         return ag_fail(err, AG_E_INTERNAL,
                        "geometry: layer %" PRId64 ", prompt %" PRId64
@@ -290,7 +290,7 @@ static enum ag_status reduce(struct ag_reducer *base, const struct ag_block *blo
     enum ag_status status = AG_OK;
     if (n == 0) return AG_OK;
     const struct geom_results *g = self->results;
-    const int64_t layer = blocks[0].layer, l = layer >= 0 && layer < g->L ? self->slot[layer] : -1;
+    const int64_t layer = blocks[0].layer, l = layer >= 0 && layer < g->from.L ? self->slot[layer] : -1;
     int64_t longest = 0, n_tasks = 0;
     for (int64_t b = 0; b < n; b++) {
         AG_TRY(check_block(self, &blocks[b], l, self->seen[l < 0 ? 0 : l] + b, err));
@@ -347,14 +347,14 @@ static enum ag_status begin(struct ag_reducer *base, const struct ag_source *sou
     AG_TRY(geom_results_new(&self->results, source, &self->options, err));
     const struct geom_results *g = self->results;
     status = AG_E_MEMORY;
-    self->slot = AG_NEW(self->arena, int64_t, g->L, err);
-    self->seen = AG_ZEROS(self->arena, int64_t, g->Ls, err);
+    self->slot = AG_NEW(self->arena, int64_t, g->from.L, err);
+    self->seen = AG_ZEROS(self->arena, int64_t, g->from.Ls, err);
     if (!self->slot || !self->seen) goto fail;
-    for (int64_t l = 0; l < g->L; l++) self->slot[l] = -1;
-    for (int64_t l = 0; l < g->Ls; l++) self->slot[g->layer[l]] = l;
+    for (int64_t l = 0; l < g->from.L; l++) self->slot[l] = -1;
+    for (int64_t l = 0; l < g->from.Ls; l++) self->slot[g->from.layer[l]] = l;
     if (self->options.pooled) {
-        if (!(self->pooled = AG_ZEROS(self->arena, struct pooled, g->Ls, err))) goto fail;
-        for (int64_t l = 0; l < g->Ls; l++) {
+        if (!(self->pooled = AG_ZEROS(self->arena, struct pooled, g->from.Ls, err))) goto fail;
+        for (int64_t l = 0; l < g->from.Ls; l++) {
             struct pooled *pooled = &self->pooled[l];
             const int64_t Hk = g->Hk[l], D = g->D[l];
             pooled->n = AG_ZEROS(self->arena, int64_t, Hk, err);
@@ -371,11 +371,11 @@ fail:
 
 static enum ag_status all_came(const struct geom_reducer *self, const char *pass, struct ag_error *err) {
     const struct geom_results *g = self->results;
-    for (int64_t l = 0; l < g->Ls; l++)
-        if (self->seen[l] != g->P)
+    for (int64_t l = 0; l < g->from.Ls; l++)
+        if (self->seen[l] != g->from.P)
             return ag_fail(err, AG_E_INTERNAL,
                            "geometry: %s: layer %" PRId64 ": %" PRId64 " of %" PRId64 " prompts came", pass,
-                           g->layer[l], self->seen[l], g->P);
+                           g->from.layer[l], self->seen[l], g->from.P);
     return AG_OK;
 }
 
@@ -386,7 +386,7 @@ enum ag_status geom_reducer_second_pass(struct ag_reducer *reducer, struct ag_er
     const enum ag_status status = all_came(self, "first pass", err);
     if (status != AG_OK) return status;
     self->second_pass = true;
-    memset(self->seen, 0, (size_t)self->results->Ls * sizeof(*self->seen));
+    memset(self->seen, 0, (size_t)self->results->from.Ls * sizeof(*self->seen));
     return AG_OK;
 }
 

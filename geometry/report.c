@@ -44,13 +44,13 @@ static enum ag_status median(double *out, const double *x, int64_t n, struct ag_
 
 static enum ag_status what_was_analysed(struct ag_buf *out, const struct geom_results *g, struct ag_error *err) {
     int64_t cells = 0;
-    for (int64_t l = 0; l < g->Ls; l++) cells += g->Hk[l];
+    for (int64_t l = 0; l < g->from.Ls; l++) cells += g->Hk[l];
     return ag_buf_printf(out, err,
                          "%s: keys at the %s tap%s, %" PRId64 " layers, %" PRId64 " cells (layer x key head); %" PRId64
                          " prompts, %" PRId64 " independent units; r = %" PRId64 ", skip %" PRId64 "\n",
-                         g->model, ag_tap_names[g->tap],
-                         g->tap == g->last_tap ? " (what attention reads)" : " (attention reads a later one)", g->Ls,
-                         cells, g->P, g->units, g->r, g->skip);
+                         g->from.model, ag_tap_names[g->from.tap],
+                         g->from.tap == g->from.last_tap ? " (what attention reads)" : " (attention reads a later one)", g->from.Ls,
+                         cells, g->from.P, g->from.units, g->r, g->skip);
 }
 
 static enum ag_status the_sign(struct ag_buf *out, const struct geom_results *g, struct ag_error *err) {
@@ -98,7 +98,7 @@ static enum ag_status significance(struct ag_buf *out, const struct geom_results
 static enum ag_status extremes(struct ag_buf *out, const struct geom_results *g, struct ag_error *err) {
     const struct geom_summary *prompt = g->summary[GEOM_BASIS_PROMPT], *haystack = g->summary[GEOM_BASIS_HAYSTACK];
     int64_t least = -1, most = -1;
-    for (int64_t c = 0; c < g->Ls * g->H; c++) {
+    for (int64_t c = 0; c < g->from.Ls * g->H; c++) {
         if (isnan(prompt->delta_prompt[c])) continue;
         if (least < 0 || prompt->delta_prompt[c] < prompt->delta_prompt[least]) least = c;
         if (most < 0 || prompt->delta_prompt[c] > prompt->delta_prompt[most]) most = c;
@@ -108,7 +108,7 @@ static enum ag_status extremes(struct ag_buf *out, const struct geom_results *g,
         const int64_t c = k == 0 ? least : most;
         status = ag_buf_printf(
             out, err, "%s layer %" PRId64 " head %" PRId64 " %+.3f [%+.3f, %+.3f], control %+.3f [%+.3f, %+.3f]%s",
-            k == 0 ? "Lowest Delta-mu:" : "highest:", g->layer[c / g->H], c % g->H, prompt->delta_prompt[c],
+            k == 0 ? "Lowest Delta-mu:" : "highest:", g->from.layer[c / g->H], c % g->H, prompt->delta_prompt[c],
             prompt->delta_prompt_lo[c], prompt->delta_prompt_hi[c], haystack->delta_prompt[c],
             haystack->delta_prompt_lo[c], haystack->delta_prompt_hi[c], k == 0 ? "; " : "\n");
     }
@@ -117,7 +117,7 @@ static enum ag_status extremes(struct ag_buf *out, const struct geom_results *g,
 
 static enum ag_status spectra(struct ag_buf *out, const struct geom_results *g, struct ag_error *err) {
     const struct geom_summary *s = g->summary[GEOM_BASIS_PROMPT];
-    const int64_t C = g->Ls * g->H;
+    const int64_t C = g->from.Ls * g->H;
     double ev, gap, rank, dominance;
     enum ag_status status = AG_OK;
     AG_TRY(median(&ev, s->ev_r, C, err));
@@ -167,10 +167,10 @@ static enum ag_status reading(struct ag_buf *out, const struct geom_results *g, 
 static enum ag_status what_is_missing(struct ag_buf *out, const struct geom_results *g, struct ag_error *err) {
     int64_t missing[2] = {0, 0}, few = 0, zero = 0, undefined = 0, records = 0;
     const enum geom_basis bases[2] = {GEOM_BASIS_PROMPT, GEOM_BASIS_HAYSTACK};
-    for (int64_t l = 0; l < g->Ls; l++) {
+    for (int64_t l = 0; l < g->from.Ls; l++) {
         for (int64_t h = 0; h < g->Hk[l]; h++) {
             const int64_t c = l * g->H + h;
-            records += g->P;
+            records += g->from.P;
             for (int b = 0; b < 2; b++) missing[b] += g->summary[bases[b]]->prompts_missing[c];
             few += g->summary[GEOM_BASIS_PROMPT]->prompts_few_keys[c];
             zero += g->summary[GEOM_BASIS_PROMPT]->prompts_zero_trace[c];
@@ -207,20 +207,20 @@ fail:
 }
 
 static void print_header(FILE *file, const struct geom_results *g, const char *what) {
-    fprintf(file, "# attgeo geometry: %s\n# model %s, checkpoint %s, prompts %s\n", what, g->model,
-            g->checkpoint_sha256, g->prompts_sha256);
+    fprintf(file, "# attgeo geometry: %s\n# model %s, checkpoint %s, prompts %s\n", what, g->from.model,
+            g->from.checkpoint_sha256, g->from.prompts_sha256);
     fprintf(file,
             "# tap %s (last %s), r %" PRId64 ", skip %" PRId64 ", %" PRId64 " prompts, %" PRId64 " units, %" PRId64
             " bootstrap draws, seed %" PRId64 "\n# command: ",
-            ag_tap_names[g->tap], ag_tap_names[g->last_tap], g->r, g->skip, g->P, g->units, g->draws, g->resample_seed);
-    for (const char *c = g->command; *c; c++) fputc(*c == '\n' || *c == '\r' ? ' ' : *c, file);
+            ag_tap_names[g->from.tap], ag_tap_names[g->from.last_tap], g->r, g->skip, g->from.P, g->from.units, g->draws, g->resample_seed);
+    for (const char *c = g->from.command; *c; c++) fputc(*c == '\n' || *c == '\r' ? ' ' : *c, file);
     fprintf(file,
             "\n# layers are numbered from 0; intervals are 95 %% percentile bootstrap over units; nan: missing\n");
 }
 
 static void print_cells(FILE *file, const struct geom_results *g, int b) {
     const struct geom_summary *s = g->summary[b];
-    for (int64_t l = 0; l < g->Ls; l++) {
+    for (int64_t l = 0; l < g->from.Ls; l++) {
         for (int64_t h = 0; h < g->Hk[l]; h++) {
             const int64_t c = l * g->H + h;
             const double values[] = {s->delta_prompt[c],
@@ -240,7 +240,7 @@ static void print_cells(FILE *file, const struct geom_results *g, int b) {
                                      s->condition[c],
                                      s->mean_dominance[c],
                                      s->trace[c]};
-            fprintf(file, "%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64, geom_basis_names[b], g->layer[l], h,
+            fprintf(file, "%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64, geom_basis_names[b], g->from.layer[l], h,
                     g->D[l], s->units[c]);
             for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) fprintf(file, ",%.10g", values[i]);
             for (int role = 0; role < AG_ROLE_COUNT; role++)
@@ -253,23 +253,23 @@ static void print_cells(FILE *file, const struct geom_results *g, int b) {
 
 static void print_layers(FILE *file, const struct geom_results *g, int b) {
     const struct geom_summary *s = g->summary[b];
-    for (int64_t l = 0; l < g->Ls; l++) {
+    for (int64_t l = 0; l < g->from.Ls; l++) {
         for (int role = 0; role < AG_ROLE_COUNT; role++) {
             const int64_t i = l * AG_ROLE_COUNT + role;
-            fprintf(file, "%s,%" PRId64 ",%s,%.10g,%.10g,%.10g\n", geom_basis_names[b], g->layer[l],
+            fprintf(file, "%s,%" PRId64 ",%s,%.10g,%.10g,%.10g\n", geom_basis_names[b], g->from.layer[l],
                     ag_role_names[role], s->layer_align[i], s->layer_align_lo[i], s->layer_align_hi[i]);
         }
-        fprintf(file, "%s,%" PRId64 ",needle-distractor,%.10g,%.10g,%.10g\n", geom_basis_names[b], g->layer[l],
+        fprintf(file, "%s,%" PRId64 ",needle-distractor,%.10g,%.10g,%.10g\n", geom_basis_names[b], g->from.layer[l],
                 s->layer_delta[l], s->layer_delta_lo[l], s->layer_delta_hi[l]);
     }
 }
 
 static void print_spectra(FILE *file, const struct geom_results *g, int b) {
     const struct geom_summary *s = g->summary[b];
-    for (int64_t l = 0; l < g->Ls; l++)
+    for (int64_t l = 0; l < g->from.Ls; l++)
         for (int64_t h = 0; h < g->Hk[l]; h++)
             for (int64_t i = 0; i < g->D[l]; i++)
-                fprintf(file, "%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%.10g,%.10g\n", geom_basis_names[b], g->layer[l],
+                fprintf(file, "%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%.10g,%.10g\n", geom_basis_names[b], g->from.layer[l],
                         h, i + 1, s->scree[(l * g->H + h) * g->Dmax + i], s->explained[(l * g->H + h) * g->Dmax + i]);
 }
 

@@ -34,32 +34,13 @@ static const char definitions[] =
     "(sum s)^2 / "
     "sum s^2; stable rank tr / s_1; numerical rank #{s_i > 1e-11 s_1}; mean dominance |mu|^2 / (|mu|^2 + tr).";
 
-/* Text attributes of the root that are carried over. */
-static const struct {
-    const char *name;
-    size_t offset;
-} texts[] = {
-    {"model", offsetof(struct geom_results, model)},
-    {"architecture", offsetof(struct geom_results, architecture)},
-    {"checkpoint_sha256", offsetof(struct geom_results, checkpoint_sha256)},
-    {"tokenizer_sha256", offsetof(struct geom_results, tokenizer_sha256)},
-    {"prompts_sha256", offsetof(struct geom_results, prompts_sha256)},
-    {"backend", offsetof(struct geom_results, backend)},
-    {"dtype", offsetof(struct geom_results, dtype)},
-    {"command", offsetof(struct geom_results, command)},
-    {"version", offsetof(struct geom_results, version)},
-    {"dump", offsetof(struct geom_results, dump)},
-};
+/* Numbers of the root beside the provenance. */
 static const struct {
     const char *name;
     size_t offset;
 } numbers[] = {
-    {"seed", offsetof(struct geom_results, seed)},
     {"r", offsetof(struct geom_results, r)},
     {"skip", offsetof(struct geom_results, skip)},
-    {"L", offsetof(struct geom_results, L)},
-    {"P", offsetof(struct geom_results, P)},
-    {"T", offsetof(struct geom_results, T)},
     {"bootstrap_draws", offsetof(struct geom_results, draws)},
     {"resample_seed", offsetof(struct geom_results, resample_seed)},
     {"storage_lost", offsetof(struct geom_results, storage_lost)},
@@ -86,19 +67,11 @@ static const struct {
     {"zero", offsetof(struct geom_summary, zero), true},
 };
 
-static const char *text_of(const struct geom_results *results, size_t i) {
-    const char *text = NULL;
-    memcpy(&text, (const char *)results + texts[i].offset, sizeof(text));
-    return text ? text : "";
-}
-
-static enum ag_status check_source(const struct ag_source *source, const struct geom_options *options, int64_t *Ls,
+static enum ag_status check_source(const struct ag_source *source, const struct geom_options *options,
                                    struct ag_error *err) {
     const struct ag_tokens *tokens = source->tokens;
-    if (tokens->P < 1) return ag_fail(err, AG_E_USAGE, "geometry: no prompts; expected at least one");
     if (options->r < 1 || options->skip < 0 || options->draws < 1)
         return ag_fail(err, AG_E_USAGE, "geometry: r must be at least 1, skip at least 0, bootstrap draws at least 1");
-    *Ls = 0;
     for (int64_t l = 0; l < source->L; l++) {
         if (!source->selected[l]) continue;
         const struct ag_layer_shape *shape = &source->layers[l];
@@ -111,9 +84,7 @@ static enum ag_status check_source(const struct ag_source *source, const struct 
                            "geometry: --r %" PRId64 ", but the heads of layer %" PRId64 " have %" PRId64
                            " dimensions; r must be smaller, for example --r %" PRId64,
                            options->r, l, shape->D, shape->D > 1 ? (shape->D + 3) / 4 : 0);
-        ++*Ls;
     }
-    if (*Ls == 0) return ag_fail(err, AG_E_USAGE, "geometry: no layer is selected; expected at least one");
     int64_t longest = 0;
     for (int64_t p = 0; p < tokens->P; p++) {
         const int64_t T = tokens->offsets[p + 1] - tokens->offsets[p];
@@ -123,69 +94,20 @@ static enum ag_status check_source(const struct ag_source *source, const struct 
         return ag_fail(err, AG_E_USAGE,
                        "geometry: --skip %" PRId64 " leaves nothing: the longest prompt has %" PRId64 " tokens",
                        options->skip, longest);
-    for (int64_t p = 0; p < tokens->P; p++) {
-        const int64_t twin = tokens->twin[p];
-        if (twin >= 0 && (twin >= tokens->P || twin == p || tokens->twin[twin] != p))
-            return ag_fail(err, AG_E_FORMAT, "geometry: prompt %" PRId64 " (%s) has a twin that does not point back", p,
-                           tokens->prompt_id[p]);
-    }
-    return AG_OK;
-}
-
-static enum ag_status copy_provenance(struct geom_results *g, const struct ag_source *source, struct ag_error *err) {
-    const char *const from[] = {source->model,
-                                source->architecture,
-                                source->checkpoint_sha256,
-                                source->tokenizer_sha256,
-                                source->prompts_sha256,
-                                source->backend,
-                                source->dtype,
-                                source->command_line,
-                                ag_version,
-                                source->dump_path};
-    for (size_t i = 0; i < COUNT(texts); i++) {
-        const char *text = from[i] ? from[i] : "";
-        char *copy = ag_arena_text(g->arena, text, strlen(text), err);
-        if (!copy) return AG_E_MEMORY;
-        memcpy((char *)g + texts[i].offset, &copy, sizeof(copy));
-    }
-    g->seed = source->seed;
-    g->tap = source->tap;
-    g->last_tap = source->last_tap;
-    g->L = source->L;
-    g->P = source->tokens->P;
-    g->T = source->tokens->T;
     return AG_OK;
 }
 
 static enum ag_status copy_shapes(struct geom_results *g, const struct ag_source *source, struct ag_error *err) {
-    const struct ag_tokens *tokens = source->tokens;
-    int64_t *layer = AG_NEW(g->arena, int64_t, g->Ls, err), *Hk = AG_NEW(g->arena, int64_t, g->Ls, err);
-    int64_t *D = AG_NEW(g->arena, int64_t, g->Ls, err), *twin = AG_NEW(g->arena, int64_t, g->P, err);
-    int64_t *unit = AG_NEW(g->arena, int64_t, g->P, err);
-    const char **ids = AG_NEW(g->arena, const char *, g->P, err);
-    if (!layer || !Hk || !D || !twin || !unit || !ids) return AG_E_MEMORY;
-    for (int64_t l = 0, at = 0; l < source->L; l++) {
-        if (!source->selected[l]) continue;
-        layer[at] = l;
-        Hk[at] = source->layers[l].Hk;
-        D[at] = source->layers[l].D;
-        if (Hk[at] > g->H) g->H = Hk[at];
-        if (D[at] > g->Dmax) g->Dmax = D[at];
-        at++;
+    int64_t *Hk = AG_NEW(g->arena, int64_t, g->from.Ls, err), *D = AG_NEW(g->arena, int64_t, g->from.Ls, err);
+    if (!Hk || !D) return AG_E_MEMORY;
+    for (int64_t l = 0; l < g->from.Ls; l++) {
+        Hk[l] = source->layers[g->from.layer[l]].Hk;
+        D[l] = source->layers[g->from.layer[l]].D;
+        if (Hk[l] > g->H) g->H = Hk[l];
+        if (D[l] > g->Dmax) g->Dmax = D[l];
     }
-    for (int64_t p = 0; p < g->P; p++) {
-        twin[p] = tokens->twin[p];
-        ids[p] = ag_arena_text(g->arena, tokens->prompt_id[p], strlen(tokens->prompt_id[p]), err);
-        if (!ids[p]) return AG_E_MEMORY;
-    }
-    g->units = geom_units(unit, twin, g->P);
-    g->layer = layer;
     g->Hk = Hk;
     g->D = D;
-    g->twin = twin;
-    g->unit = unit;
-    g->prompt_id = ids;
     return AG_OK;
 }
 
@@ -205,25 +127,23 @@ static enum ag_status empty_results(struct geom_results **out, struct ag_error *
 enum ag_status geom_results_new(struct geom_results **out, const struct ag_source *source,
                                 const struct geom_options *options, struct ag_error *err) {
     struct geom_results *g = NULL;
-    int64_t Ls = 0;
     enum ag_status status = AG_OK;
     *out = NULL;
-    AG_TRY(check_source(source, options, &Ls, err));
     AG_TRY(empty_results(&g, err));
-    g->Ls = Ls;
+    AG_TRY(ag_provenance_of(&g->from, source, "geometry", g->arena, err));
+    AG_TRY(check_source(source, options, err));
     g->r = options->r;
     g->skip = options->skip;
     g->draws = options->draws;
     g->resample_seed = options->seed;
     g->basis[GEOM_BASIS_PROMPT] = g->basis[GEOM_BASIS_HAYSTACK] = true;
     g->basis[GEOM_BASIS_POOLED] = options->pooled;
-    AG_TRY(copy_provenance(g, source, err));
     AG_TRY(copy_shapes(g, source, err));
     for (int b = 0; b < GEOM_BASIS_COUNT; b++) {
         if (!g->basis[b]) continue;
         status = AG_E_MEMORY;
-        if (!(g->records[b] = AG_ZEROS(g->arena, struct geom_records, g->Ls, err))) goto fail;
-        for (int64_t l = 0; l < g->Ls; l++)
+        if (!(g->records[b] = AG_ZEROS(g->arena, struct geom_records, g->from.Ls, err))) goto fail;
+        for (int64_t l = 0; l < g->from.Ls; l++)
             AG_TRY(geom_allocate(&g->records[b][l], geom_record_datasets, geom_n_record_datasets, g, l, err));
         status = AG_OK;
     }
@@ -291,28 +211,19 @@ static void join(char *out, size_t size, const char *const *names, const bool *u
 static enum ag_status write_root(hid_t file, const struct geom_results *g, struct ag_error *err) {
     enum ag_status status = AG_OK;
     char names[256];
-    const int64_t P[1] = {g->P}, Ls[1] = {g->Ls};
-    AG_TRY(ag_h5_set_text(file, ".", "schema", GEOM_SCHEMA, err));
-    for (size_t i = 0; i < COUNT(texts); i++) AG_TRY(ag_h5_set_text(file, ".", texts[i].name, text_of(g, i), err));
+    AG_TRY(ag_provenance_write(file, &g->from, GEOM_SCHEMA, err));
     for (size_t i = 0; i < COUNT(numbers); i++) {
         int64_t value;
         memcpy(&value, (const char *)g + numbers[i].offset, sizeof(value));
         AG_TRY(ag_h5_set_i64(file, ".", numbers[i].name, value, err));
     }
-    AG_TRY(ag_h5_set_text(file, ".", "tap", ag_tap_names[g->tap], err));
-    AG_TRY(ag_h5_set_text(file, ".", "last_tap", ag_tap_names[g->last_tap], err));
     join(names, sizeof(names), geom_basis_names, g->basis, GEOM_BASIS_COUNT);
     AG_TRY(ag_h5_set_text(file, ".", "bases", names, err));
     join(names, sizeof(names), ag_role_names, NULL, AG_ROLE_COUNT);
     AG_TRY(ag_h5_set_text(file, ".", "role_names", names, err));
     AG_TRY(ag_h5_set_text(file, ".", "definitions", definitions, err));
-    AG_TRY(ag_h5_write_texts(file, "prompts/id", g->prompt_id, g->P, err));
-    AG_TRY(ag_h5_write(file, "prompts/twin", AG_H5_I64, 1, P, g->twin, err));
-    AG_TRY(ag_h5_write(file, "prompts/unit", AG_H5_I64, 1, P, g->unit, err));
-    AG_TRY(ag_h5_write(file, "layers", AG_H5_I64, 1, Ls, g->layer, err));
-    AG_TRY(ag_h5_set(file, "layers", "Hk", AG_H5_I64, g->Hk, g->Ls, err));
-    AG_TRY(ag_h5_set(file, "layers", "D", AG_H5_I64, g->D, g->Ls, err));
-    AG_TRY(ag_merged_write(file, &g->merged, err));
+    AG_TRY(ag_h5_set(file, "layers", "Hk", AG_H5_I64, g->Hk, g->from.Ls, err));
+    AG_TRY(ag_h5_set(file, "layers", "D", AG_H5_I64, g->D, g->from.Ls, err));
 fail:
     return status;
 }
@@ -320,8 +231,8 @@ fail:
 static enum ag_status write_basis(hid_t file, const struct geom_results *g, int b, struct ag_error *err) {
     enum ag_status status = AG_OK;
     char group[96];
-    for (int64_t l = 0; l < g->Ls; l++) {
-        snprintf(group, sizeof(group), "records/%" PRId64 "/%s", g->layer[l], geom_basis_names[b]);
+    for (int64_t l = 0; l < g->from.Ls; l++) {
+        snprintf(group, sizeof(group), "records/%" PRId64 "/%s", g->from.layer[l], geom_basis_names[b]);
         AG_TRY(write_datasets(file, group, &g->records[b][l], geom_record_datasets, geom_n_record_datasets, g, l, err));
     }
     snprintf(group, sizeof(group), "summary/%s", geom_basis_names[b]);
@@ -354,41 +265,16 @@ fail:
     return status;
 }
 
-static enum ag_status read_tap(enum ag_tap *tap, hid_t file, const char *path, const char *name, struct ag_arena *arena,
-                               struct ag_error *err) {
-    const char *text = NULL;
-    const enum ag_status status = ag_h5_get_text(&text, file, ".", name, arena, err);
-    if (status != AG_OK) return status;
-    for (int i = 0; i < AG_TAP_COUNT; i++) {
-        if (strcmp(text, ag_tap_names[i]) != 0) continue;
-        *tap = (enum ag_tap)i;
-        return AG_OK;
-    }
-    return ag_fail(err, AG_E_FORMAT, "%s: attribute %s: %.40s; expected proj, conv, norm or rope", path, name, text);
-}
-
 static enum ag_status read_root(struct geom_results *g, hid_t file, const char *path, struct ag_error *err) {
     enum ag_status status = AG_OK;
-    const char *schema = NULL, *bases = NULL, *roles = NULL;
+    const char *bases = NULL, *roles = NULL;
     char names[256];
-    if (!ag_h5_has_attribute(file, ".", "schema"))
-        return ag_fail(err, AG_E_FORMAT, "%s: no schema attribute; expected a results file of attgeo geometry", path);
-    AG_TRY(ag_h5_get_text(&schema, file, ".", "schema", g->arena, err));
-    if (strcmp(schema, GEOM_SCHEMA) != 0)
-        return ag_fail(err, AG_E_FORMAT, "%s: schema %.40s; expected %s, as attgeo geometry writes it", path, schema,
-                       GEOM_SCHEMA);
-    for (size_t i = 0; i < COUNT(texts); i++) {
-        const char *text = NULL;
-        AG_TRY(ag_h5_get_text(&text, file, ".", texts[i].name, g->arena, err));
-        memcpy((char *)g + texts[i].offset, &text, sizeof(text));
-    }
+    AG_TRY(ag_provenance_read(&g->from, file, path, GEOM_SCHEMA, "attgeo geometry", g->arena, err));
     for (size_t i = 0; i < COUNT(numbers); i++) {
         int64_t value = 0;
         AG_TRY(ag_h5_get_i64(&value, file, ".", numbers[i].name, err));
         memcpy((char *)g + numbers[i].offset, &value, sizeof(value));
     }
-    AG_TRY(read_tap(&g->tap, file, path, "tap", g->arena, err));
-    AG_TRY(read_tap(&g->last_tap, file, path, "last_tap", g->arena, err));
     AG_TRY(ag_h5_get_text(&bases, file, ".", "bases", g->arena, err));
     if (strcmp(bases, "prompt,haystack") != 0 && strcmp(bases, "prompt,haystack,pooled") != 0)
         return ag_fail(err, AG_E_FORMAT, "%s: bases %.60s; expected prompt,haystack[,pooled]", path, bases);
@@ -398,63 +284,30 @@ static enum ag_status read_root(struct geom_results *g, hid_t file, const char *
     join(names, sizeof(names), ag_role_names, NULL, AG_ROLE_COUNT);
     if (strcmp(roles, names) != 0)
         return ag_fail(err, AG_E_FORMAT, "%s: role_names %.100s; expected %s", path, roles, names);
-    if (g->draws < 1 || g->draws > 100000000 || g->r < 1 || g->skip < 0 || g->P < 1)
+    if (g->draws < 1 || g->draws > 100000000 || g->r < 1 || g->skip < 0)
         return ag_fail(err, AG_E_FORMAT,
-                       "%s: r %" PRId64 ", skip %" PRId64 ", P %" PRId64 ", bootstrap_draws %" PRId64 ": out of range",
-                       path, g->r, g->skip, g->P, g->draws);
-fail:
-    return status;
-}
-
-static enum ag_status read_prompts(struct geom_results *g, hid_t file, const char *path, struct ag_error *err) {
-    enum ag_status status = AG_OK;
-    int64_t dims[1] = {g->P}, n = g->P, *unit;
-    void *twin = NULL, *stored = NULL;
-    AG_TRY(ag_h5_read_texts(&g->prompt_id, file, "prompts/id", &n, g->arena, err));
-    AG_TRY(ag_h5_read(&twin, file, "prompts/twin", AG_H5_I64, 1, dims, g->arena, err));
-    AG_TRY(ag_h5_read(&stored, file, "prompts/unit", AG_H5_I64, 1, dims, g->arena, err));
-    g->twin = twin;
-    for (int64_t p = 0; p < g->P; p++) {
-        const int64_t other = g->twin[p];
-        if (other < -1 || other >= g->P || other == p || (other >= 0 && g->twin[other] != p))
-            return ag_fail(err, AG_E_FORMAT,
-                           "%s: /prompts/twin: prompt %" PRId64 " has twin %" PRId64
-                           "; expected -1 or a prompt whose twin it is",
-                           path, p, other);
-    }
-    if (!(unit = AG_NEW(g->arena, int64_t, g->P, err))) return AG_E_MEMORY;
-    g->units = geom_units(unit, g->twin, g->P);
-    g->unit = unit;
-    if (memcmp(unit, stored, (size_t)g->P * sizeof(*unit)) != 0)
-        return ag_fail(err, AG_E_FORMAT, "%s: /prompts/unit does not follow from /prompts/twin", path);
+                       "%s: r %" PRId64 ", skip %" PRId64 ", bootstrap_draws %" PRId64 ": out of range", path, g->r,
+                       g->skip, g->draws);
 fail:
     return status;
 }
 
 static enum ag_status read_layers(struct geom_results *g, hid_t file, const char *path, struct ag_error *err) {
     enum ag_status status = AG_OK;
-    int64_t dims[1] = {-1}, *Hk, *D;
-    void *layer = NULL;
-    AG_TRY(ag_h5_read(&layer, file, "layers", AG_H5_I64, 1, dims, g->arena, err));
-    g->layer = layer;
-    g->Ls = dims[0];
-    if (g->Ls < 1 || g->Ls > g->L)
-        return ag_fail(err, AG_E_FORMAT, "%s: /layers: %" PRId64 " layers of %" PRId64, path, g->Ls, g->L);
-    Hk = AG_NEW(g->arena, int64_t, g->Ls, err);
-    D = AG_NEW(g->arena, int64_t, g->Ls, err);
+    int64_t *Hk, *D;
+    Hk = AG_NEW(g->arena, int64_t, g->from.Ls, err);
+    D = AG_NEW(g->arena, int64_t, g->from.Ls, err);
     if (!Hk || !D) return AG_E_MEMORY;
-    AG_TRY(ag_h5_get(Hk, file, "layers", "Hk", AG_H5_I64, g->Ls, err));
-    AG_TRY(ag_h5_get(D, file, "layers", "D", AG_H5_I64, g->Ls, err));
+    AG_TRY(ag_h5_get(Hk, file, "layers", "Hk", AG_H5_I64, g->from.Ls, err));
+    AG_TRY(ag_h5_get(D, file, "layers", "D", AG_H5_I64, g->from.Ls, err));
     g->Hk = Hk;
     g->D = D;
-    for (int64_t l = 0; l < g->Ls; l++) {
-        const bool ordered = g->layer[l] >= 0 && g->layer[l] < g->L && (l == 0 || g->layer[l] > g->layer[l - 1]);
-        if (!ordered || Hk[l] < 1 || Hk[l] > 65536 || D[l] <= g->r || D[l] > KERN_GEOMETRY_D_MAX)
+    for (int64_t l = 0; l < g->from.Ls; l++) {
+        if (Hk[l] < 1 || Hk[l] > 65536 || D[l] <= g->r || D[l] > KERN_GEOMETRY_D_MAX)
             return ag_fail(err, AG_E_FORMAT,
-                           "%s: /layers: entry %" PRId64 " is layer %" PRId64 " with %" PRId64 " heads of %" PRId64
-                           " dimensions; expected ascending layers below %" PRId64
-                           ", 1 to 65536 heads, dimensions above r up to %d",
-                           path, l, g->layer[l], Hk[l], D[l], g->L, KERN_GEOMETRY_D_MAX);
+                           "%s: /layers: layer %" PRId64 " with %" PRId64 " heads of %" PRId64
+                           " dimensions; expected 1 to 65536 heads, dimensions above r up to %d",
+                           path, g->from.layer[l], Hk[l], D[l], KERN_GEOMETRY_D_MAX);
         if (Hk[l] > g->H) g->H = Hk[l];
         if (D[l] > g->Dmax) g->Dmax = D[l];
     }
@@ -481,16 +334,16 @@ fail:
 static enum ag_status check_records(const struct geom_results *g, int b, int64_t l, const char *path,
                                     struct ag_error *err) {
     const struct geom_records *records = &g->records[b][l];
-    const int64_t n = g->P * g->Hk[l];
+    const int64_t n = g->from.P * g->Hk[l];
     for (int64_t i = 0; i < n; i++)
         if (records->n[i] < 0)
-            return ag_fail(err, AG_E_FORMAT, "%s: /records/%" PRId64 "/%s/n: %" PRId64 " keys", path, g->layer[l],
+            return ag_fail(err, AG_E_FORMAT, "%s: /records/%" PRId64 "/%s/n: %" PRId64 " keys", path, g->from.layer[l],
                            geom_basis_names[b], records->n[i]);
     for (int64_t i = 0; i < n * AG_ROLE_COUNT; i++)
         if (records->align_count[i] < 0 || records->align_undefined[i] < 0 || !isfinite(records->align_sum[i]))
             return ag_fail(err, AG_E_FORMAT,
                            "%s: /records/%" PRId64 "/%s: a negative count or a sum that is not finite", path,
-                           g->layer[l], geom_basis_names[b]);
+                           g->from.layer[l], geom_basis_names[b]);
     return AG_OK;
 }
 
@@ -498,10 +351,10 @@ static enum ag_status read_basis(struct geom_results *g, hid_t file, const char 
     enum ag_status status = AG_E_MEMORY;
     char group[96];
     struct geom_summary *summary = AG_ZEROS(g->arena, struct geom_summary, 1, err);
-    g->records[b] = AG_ZEROS(g->arena, struct geom_records, g->Ls, err);
+    g->records[b] = AG_ZEROS(g->arena, struct geom_records, g->from.Ls, err);
     if (!summary || !g->records[b]) goto fail;
-    for (int64_t l = 0; l < g->Ls; l++) {
-        snprintf(group, sizeof(group), "records/%" PRId64 "/%s", g->layer[l], geom_basis_names[b]);
+    for (int64_t l = 0; l < g->from.Ls; l++) {
+        snprintf(group, sizeof(group), "records/%" PRId64 "/%s", g->from.layer[l], geom_basis_names[b]);
         AG_TRY(read_datasets(&g->records[b][l], file, group, geom_record_datasets, geom_n_record_datasets, g, l, err));
         AG_TRY(check_records(g, b, l, path, err));
     }
@@ -531,9 +384,7 @@ enum ag_status geom_results_read(struct geom_results **out, const char *path, st
     if (status != AG_OK) return status;
     AG_TRY(empty_results(&g, err));
     AG_TRY(read_root(g, file, path, err));
-    AG_TRY(read_prompts(g, file, path, err));
     AG_TRY(read_layers(g, file, path, err));
-    AG_TRY(ag_merged_read(&g->merged, file, path, g->arena, err));
     for (int b = 0; b < GEOM_BASIS_COUNT; b++)
         if (g->basis[b]) AG_TRY(read_basis(g, file, path, b, err));
 fail:

@@ -78,23 +78,16 @@ struct geom_summary {
 
 struct geom_results {
     struct ag_arena *arena; /* owns everything here, this struct included */
-    const char *model, *architecture, *checkpoint_sha256, *tokenizer_sha256, *prompts_sha256, *backend, *dtype,
-        *command, *version, *dump;
-    int64_t seed; /* of the source */
-    enum ag_tap tap, last_tap;
-    int64_t r, skip, L, P, T;
+    struct ag_provenance from;
+    int64_t r, skip;
     int64_t draws, resample_seed; /* of bootstrap and sign flips */
     int64_t
         storage_lost; /* (prompt, layer, head) records with a channel that varies by less than half a storage step */
     bool basis[GEOM_BASIS_COUNT];
-    const char *const *prompt_id;                   /* (P) */
-    const int64_t *twin, *unit;                     /* (P) */
-    int64_t units;                                  /* independent units in all */
-    int64_t Ls, H, Dmax;                            /* layers analysed, most heads, largest D */
-    const int64_t *layer, *Hk, *D;                  /* (Ls) */
+    int64_t H, Dmax;                                /* most heads, largest D */
+    const int64_t *Hk, *D;                          /* (Ls) */
     struct geom_records *records[GEOM_BASIS_COUNT]; /* (Ls) each, NULL for a basis that is not there */
     struct geom_summary *summary[GEOM_BASIS_COUNT]; /* NULL until geom_fold (geometry/fold.h) */
-    struct ag_merged merged;                        /* the runs that attgeo merge made one of */
 };
 
 /* An empty results object for this source: provenance and shapes copied, records allocated and marked missing (n = 0).

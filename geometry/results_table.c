@@ -71,7 +71,7 @@ int geom_dims(int64_t dims[AG_H5_MAX_RANK], const struct geom_dataset *dataset, 
         int64_t extent = 0;
         switch (*letter) {
         case 'P':
-            extent = results->P;
+            extent = results->from.P;
             break;
         case 'k':
             extent = results->Hk[layer];
@@ -83,7 +83,7 @@ int geom_dims(int64_t dims[AG_H5_MAX_RANK], const struct geom_dataset *dataset, 
             extent = AG_ROLE_COUNT;
             break;
         case 'L':
-            extent = results->Ls;
+            extent = results->from.Ls;
             break;
         case 'H':
             extent = results->H;

@@ -39,7 +39,7 @@ struct kind {
 };
 
 /* The same for both kinds; from: where the provenance is. */
-#define KIND(name, from)                                                                                                        \
+#define KIND(name)                                                                                                        \
     static enum ag_status name##_read(void **out, const char *path, struct ag_error *err)                                       \
     {                                                                                                                           \
         struct name##_results *r = NULL;                                                                                        \
@@ -60,11 +60,11 @@ struct kind {
         return name##_results_write(r, path, force, err);                                                                       \
     }                                                                                                                           \
     static enum ag_status name##_say(struct ag_buf *out, const void *r, struct ag_error *err) { return name##_report(out, r, err); } \
-    static const char *name##_version(const void *r) { return ((const struct name##_results *)r)->from version; }               \
-    static const char *name##_backend(const void *r) { return ((const struct name##_results *)r)->from backend; }               \
+    static const char *name##_version(const void *r) { return ((const struct name##_results *)r)->from.version; }               \
+    static const char *name##_backend(const void *r) { return ((const struct name##_results *)r)->from.backend; }               \
     static void name##_free(void *r) { name##_results_free(r); }
-KIND(geom, )
-KIND(taylor, from.)
+KIND(geom)
+KIND(taylor)
 
 static const struct kind kinds[] = {
     {GEOM_SCHEMA, "attgeo geometry", geom_read, geom_merge, geom_write, geom_say, geom_version, geom_backend, geom_free},

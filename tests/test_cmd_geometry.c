@@ -31,11 +31,11 @@ static void same_files(const char *a, const char *b) {
     struct ag_error err = AG_ERROR_INIT;
     assert_ok(geom_results_read(&x, a, &err), &err);
     assert_ok(geom_results_read(&y, b, &err), &err);
-    assert_int_equal(x->Ls, 4);
+    assert_int_equal(x->from.Ls, 4);
     for (int k = 0; k < GEOM_BASIS_COUNT; k++) {
         assert_int_equal(x->basis[k], y->basis[k]);
-        for (int64_t l = 0; x->basis[k] && l <= x->Ls; l++) { /* the records of all layers, then the summary */
-            const bool records = l < x->Ls;
+        for (int64_t l = 0; x->basis[k] && l <= x->from.Ls; l++) { /* the records of all layers, then the summary */
+            const bool records = l < x->from.Ls;
             const struct geom_dataset *sets = records ? geom_record_datasets : geom_summary_datasets;
             const char *from = records ? (const char *)&x->records[k][l] : (const char *)x->summary[k];
             const char *to = records ? (const char *)&y->records[k][l] : (const char *)y->summary[k];
@@ -96,17 +96,17 @@ static void test_options(void **state) {
         0);
     snprintf(path, sizeof path, "%s/o.h5", folder);
     assert_ok(geom_results_read(&g, path, &err), &err);
-    assert_int_equal(g->Ls, 2);
-    assert_int_equal(g->layer[1], 3);
+    assert_int_equal(g->from.Ls, 2);
+    assert_int_equal(g->from.layer[1], 3);
     assert_int_equal(g->r, 5);
     assert_int_equal(g->skip, 7);
     assert_int_equal(g->draws, 200);
     assert_int_equal(g->resample_seed, 9);
-    assert_int_equal(g->tap, AG_TAP_PROJ);
-    assert_int_equal(g->last_tap, AG_TAP_ROPE);
-    assert_non_null(strstr(g->command, "--skip 7"));
-    assert_string_equal(g->dump, dump);
-    assert_int_equal(strlen(g->checkpoint_sha256), 64);
+    assert_int_equal(g->from.tap, AG_TAP_PROJ);
+    assert_int_equal(g->from.last_tap, AG_TAP_ROPE);
+    assert_non_null(strstr(g->from.command, "--skip 7"));
+    assert_string_equal(g->from.dump, dump);
+    assert_int_equal(strlen(g->from.checkpoint_sha256), 64);
     geom_results_free(g);
     for (int i = 0; i < 3; i++) {
         static const char *const names[] = {"cells", "layers", "spectra"};

@@ -159,7 +159,7 @@ static void test_golden(void **state) {
         struct ag_reducer *reducer = golden_reduce(g, backends[k], path);
         const struct geom_results *results = geom_reducer_results(reducer);
         struct ag_error err = AG_ERROR_INIT;
-        assert_memory_equal(results->unit, g->unit, (size_t)g->P * sizeof(int64_t));
+        assert_memory_equal(results->from.unit, g->unit, (size_t)g->P * sizeof(int64_t));
         for (int b = 0; b < GEOM_BASIS_COUNT; b++) {
             const char *basis = geom_basis_names[b];
             for (int l = 0; l < LAYERS; l++) {

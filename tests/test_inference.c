@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/provenance.h"
 #include "geometry/inference.h"
 #include "kernels/kernels.h"
 #include "tests/test.h"
@@ -17,7 +18,7 @@ static void test_units(void **state) {
     const int64_t twin[7] = {2, -1, 0, 5, -1, 3, -1};
     const int64_t expected[7] = {0, 1, 0, 2, 3, 2, 4};
     int64_t unit[7];
-    assert_int_equal(geom_units(unit, twin, 7), 5);
+    assert_int_equal(ag_units(unit, twin, 7), 5);
     assert_memory_equal(unit, expected, sizeof unit);
 }
 

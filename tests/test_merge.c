@@ -251,14 +251,14 @@ static void test_associative(void **state) {
     struct geom_results *g;
     struct ag_error err = AG_ERROR_INIT;
     assert_ok(geom_results_read(&g, FOLDER "/ab-c.geometry.h5", &err), &err);
-    assert_int_equal(g->merged.n, 3);
+    assert_int_equal(g->from.merged.n, 3);
     for (int i = 0; i < 3; i++) {
         char shard[32];
         snprintf(shard, sizeof shard, "--shard %d/3", i + 1);
-        assert_non_null(strstr(g->merged.command[i], shard));
-        assert_string_equal(g->merged.backend[i], g->backend);
+        assert_non_null(strstr(g->from.merged.command[i], shard));
+        assert_string_equal(g->from.merged.backend[i], g->from.backend);
     }
-    assert_non_null(strstr(g->command, "ab.geometry.h5"));
+    assert_non_null(strstr(g->from.command, "ab.geometry.h5"));
     geom_results_free(g);
 }
 
@@ -296,10 +296,10 @@ static void test_over_dumps(void **state) {
 /* A results file with one thing in it changed. */
 static void changed_geometry(struct geom_results *g, const char *path, const char *backend) {
     struct ag_error err = AG_ERROR_INIT;
-    const char *before = g->backend;
-    g->backend = backend;
+    const char *before = g->from.backend;
+    g->from.backend = backend;
     assert_ok(geom_results_write(g, path, true, &err), &err);
-    g->backend = before;
+    g->from.backend = before;
 }
 
 static void test_backends(void **state) {
@@ -311,7 +311,7 @@ static void test_backends(void **state) {
     assert_ok(geom_results_read(&g, FOLDER "/2-2.geometry.h5", &err), &err);
     changed_geometry(g, FOLDER "/cuda.h5", "cuda");
     char backend[64];
-    snprintf(backend, sizeof backend, "%s,cuda", g->backend);
+    snprintf(backend, sizeof backend, "%s,cuda", g->from.backend);
     geom_results_free(g);
     assert_int_equal(test_cli(NULL, &said, "merge " FOLDER "/1-2.geometry.h5 " FOLDER "/cuda.h5 -o " FOLDER "/x.h5"), 2);
     assert_non_null(strstr(said.data, "cuda.h5: backend cuda; expected "));
@@ -321,13 +321,13 @@ static void test_backends(void **state) {
     assert_int_equal(test_cli(NULL, &said, "merge " FOLDER "/1-2.geometry.h5 " FOLDER "/cuda.h5 -o " FOLDER "/mixed.h5 --allow-backends -q"), 0);
     assert_non_null(strstr(said.data, "different backends"));
     assert_ok(geom_results_read(&g, FOLDER "/mixed.h5", &err), &err);
-    assert_string_equal(g->backend, backend);
-    assert_string_equal(g->merged.backend[1], "cuda");
+    assert_string_equal(g->from.backend, backend);
+    assert_string_equal(g->from.merged.backend[1], "cuda");
     geom_results_free(g);
     ag_buf_free(&said);
     /* another version merges, and is named */
     assert_ok(geom_results_read(&g, FOLDER "/2-2.geometry.h5", &err), &err);
-    g->version = "0.0.1 (git 0123abc)";
+    g->from.version = "0.0.1 (git 0123abc)";
     assert_ok(geom_results_write(g, FOLDER "/old.h5", true, &err), &err);
     geom_results_free(g);
     assert_int_equal(test_cli(NULL, &said, "merge " FOLDER "/1-2.geometry.h5 " FOLDER "/old.h5 -o " FOLDER "/versions.h5 -q --threads 1"), 0);
@@ -346,7 +346,7 @@ static void test_fields(void **state) {
     struct taylor_results *c, *d, *both;
     assert_ok(geom_results_read(&a, FOLDER "/1-2.geometry.h5", &err), &err);
     assert_ok(geom_results_read(&b, FOLDER "/2-2.geometry.h5", &err), &err);
-    const char *const *b_ids = b->prompt_id;
+    const char *const *b_ids = b->from.prompt_id;
     assert_ok(taylor_results_read(&c, FOLDER "/1-2.taylor.h5", &err), &err);
     assert_ok(taylor_results_read(&d, FOLDER "/2-2.taylor.h5", &err), &err);
 #define REFUSED(kind, x, y, out, field, other, ...)                                                                     \
@@ -359,15 +359,15 @@ static void test_fields(void **state) {
         assert_null(out);                                                                                              \
         (y)->field = before;                                                                                           \
     } while (0)
-    REFUSED(geom, a, b, whole, checkpoint_sha256, "0000", "checkpoint SHA-256 0000; expected", "as in a.h5");
-    REFUSED(geom, a, b, whole, tokenizer_sha256, "", "tokenizer SHA-256 (none)");
-    REFUSED(geom, a, b, whole, prompts_sha256, "abc", "prompts SHA-256 abc");
-    REFUSED(geom, a, b, whole, dtype, "bf16", "dtype bf16; expected f32");
-    REFUSED(geom, a, b, whole, tap, AG_TAP_PROJ, "tap proj; expected rope");
-    REFUSED(geom, a, b, whole, last_tap, AG_TAP_NORM, "last tap norm; expected rope");
-    REFUSED(geom, a, b, whole, seed, 5, "seed 5; expected 0");
-    REFUSED(geom, a, b, whole, L, 7, "layers in all 7; expected 4");
-    REFUSED(geom, a, b, whole, Ls, 1, "layers 0; expected 0-1");
+    REFUSED(geom, a, b, whole, from.checkpoint_sha256, "0000", "checkpoint SHA-256 0000; expected", "as in a.h5");
+    REFUSED(geom, a, b, whole, from.tokenizer_sha256, "", "tokenizer SHA-256 (none)");
+    REFUSED(geom, a, b, whole, from.prompts_sha256, "abc", "prompts SHA-256 abc");
+    REFUSED(geom, a, b, whole, from.dtype, "bf16", "dtype bf16; expected f32");
+    REFUSED(geom, a, b, whole, from.tap, AG_TAP_PROJ, "tap proj; expected rope");
+    REFUSED(geom, a, b, whole, from.last_tap, AG_TAP_NORM, "last tap norm; expected rope");
+    REFUSED(geom, a, b, whole, from.seed, 5, "seed 5; expected 0");
+    REFUSED(geom, a, b, whole, from.L, 7, "layers in all 7; expected 4");
+    REFUSED(geom, a, b, whole, from.Ls, 1, "layers 0; expected 0-1");
     REFUSED(geom, a, b, whole, r, 3, "r 3; expected 16");
     REFUSED(geom, a, b, whole, skip, 1, "skip 1; expected 0");
     REFUSED(geom, a, b, whole, draws, 100, "draws 100; expected 200");
@@ -375,13 +375,13 @@ static void test_fields(void **state) {
     REFUSED(geom, a, b, whole, Hk, ((int64_t[]){4, 3}), "KV heads of layer 1 3; expected 4");
     REFUSED(geom, a, b, whole, D, ((int64_t[]){64, 32}), "dimensions of layer 0 64; expected 32");
     REFUSED(geom, a, b, whole, basis[GEOM_BASIS_POOLED], true, "pooled basis", "prompt,haystack");
-    REFUSED(geom, a, b, whole, prompt_id, a->prompt_id, "is in a.h5 too", a->prompt_id[0]);
+    REFUSED(geom, a, b, whole, from.prompt_id, a->from.prompt_id, "is in a.h5 too", a->from.prompt_id[0]);
     const char *const twice[] = {"new", "same", "other", "same"};
-    b->prompt_id = twice;
+    b->from.prompt_id = twice;
     err = (struct ag_error)AG_ERROR_INIT;
     const enum ag_status got = geom_results_merge(&whole, (const struct geom_results *const[]){a, b}, paths, 2, &how, &err);
     test_refused(got, AG_E_FORMAT, &err, "b.h5: prompt same is there twice", NULL);
-    b->prompt_id = b_ids;
+    b->from.prompt_id = b_ids;
     REFUSED(taylor, c, d, both, from.checkpoint_sha256, "0000", "checkpoint SHA-256 0000");
     REFUSED(taylor, c, d, both, from.backend, "cuda", "backend cuda", "--allow-backends");
     REFUSED(taylor, c, d, both, r, 8, "r 8; expected 16");
@@ -415,7 +415,7 @@ static void test_fields(void **state) {
     assert_int_equal(both->from.P, 8);
     taylor_results_free(both);
     assert_ok(geom_results_merge(&whole, (const struct geom_results *const[]){a, b}, paths, 2, &how, &err), &err);
-    assert_int_equal(whole->units, 4);
+    assert_int_equal(whole->from.units, 4);
     geom_results_free(whole);
     /* out of memory at any allocation: an error, nothing lost */
     int64_t n = 0;

@@ -176,12 +176,12 @@ static void same_datasets(const void *a, const void *b, const struct geom_datase
 static void same_share(double a, double b) { assert_memory_equal(&a, &b, sizeof a); }
 
 static void same_results(const struct geom_results *a, const struct geom_results *b) {
-    assert_int_equal(a->Ls, b->Ls);
-    assert_int_equal(a->units, b->units);
+    assert_int_equal(a->from.Ls, b->from.Ls);
+    assert_int_equal(a->from.units, b->from.units);
     for (int k = 0; k < GEOM_BASIS_COUNT; k++) {
         assert_int_equal(a->basis[k], b->basis[k]);
         if (!a->basis[k]) continue;
-        for (int64_t l = 0; l < a->Ls; l++)
+        for (int64_t l = 0; l < a->from.Ls; l++)
             same_datasets(&a->records[k][l], &b->records[k][l], geom_record_datasets, geom_n_record_datasets, a, l);
         same_datasets(a->summary[k], b->summary[k], geom_summary_datasets, geom_n_summary_datasets, a, 0);
         same_share(a->summary[k]->fraction_negative, b->summary[k]->fraction_negative);
@@ -262,7 +262,7 @@ static void test_against_naive(void **state) {
         const struct run run = {backends[k], 0, P, false, false};
         struct ag_reducer *reducer = run_all(w, &options_all, &run, path);
         const struct geom_results *g = geom_reducer_results(reducer);
-        assert_int_equal(g->units, 5);
+        assert_int_equal(g->from.units, 5);
         assert_int_equal(g->H, 3);
         for (int b = 0; b < GEOM_BASIS_COUNT; b++) {
             for (int64_t l = 0; l < 2; l++) {
@@ -352,10 +352,10 @@ static void test_same_bits(void **state) {
         same_results(geom_reducer_results(a), geom_reducer_results(b));
         assert_ok(geom_results_read(&read, two, &err), &err); /* and through the file */
         same_results(geom_reducer_results(a), read);
-        assert_string_equal(read->model, "made-up");
-        assert_string_equal(read->prompt_id[2], "a-twin");
-        assert_int_equal(read->tap, AG_TAP_PROJ);
-        assert_int_equal(read->last_tap, AG_TAP_ROPE);
+        assert_string_equal(read->from.model, "made-up");
+        assert_string_equal(read->from.prompt_id[2], "a-twin");
+        assert_int_equal(read->from.tap, AG_TAP_PROJ);
+        assert_int_equal(read->from.last_tap, AG_TAP_ROPE);
         assert_int_equal(read->resample_seed, 5);
         assert_ok(geom_fold(read, &err), &err);
         same_results(geom_reducer_results(a), read);
@@ -409,7 +409,7 @@ static void test_split_and_fold(void **state) {
         assert_ok(reducer->class_->finish(reducer, path, true, &err), &err);
         const struct geom_results *g = geom_reducer_results(reducer);
         for (int b = 0; b < 2; b++) {
-            for (int64_t l = 0; l < g->Ls; l++) {
+            for (int64_t l = 0; l < g->from.Ls; l++) {
                 for (int i = 0; i < geom_n_record_datasets; i++) {
                     int64_t dims[AG_H5_MAX_RANK], size = 1;
                     const int rank = geom_dims(dims, &geom_record_datasets[i], g, l);
