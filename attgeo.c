@@ -5,8 +5,7 @@
 #include "kernels/kernels.h"
 
 static const struct ag_command *const commands[] = {
-    &command_prompts, &command_probe, &command_geometry, &command_taylor, &command_merge, &command_plot,
-    &command_info,
+    &command_prompts, &command_probe, &command_geometry, &command_taylor, &command_merge, &command_plot, &command_info,
 };
 
 int main(int argc, char **argv) {

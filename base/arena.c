@@ -73,7 +73,8 @@ void ag_arena_reset(struct ag_arena *arena) {
 void *ag_arena_alloc(struct ag_arena *arena, int64_t count, size_t size, struct ag_error *err) {
     int64_t bytes;
     if (count < 0 || size > INT64_MAX || !ag_mul(count, (int64_t)size, &bytes) || bytes > INT64_MAX - 2 * ALIGNMENT) {
-        ag_fail(err, AG_E_MEMORY, "%s: a size of %lld x %zu bytes is out of range", arena->name, (long long)count, size);
+        ag_fail(err, AG_E_MEMORY, "%s: a size of %lld x %zu bytes is out of range", arena->name, (long long)count,
+                size);
         return NULL;
     }
     size_t need = ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -176,7 +177,8 @@ enum ag_status ag_buf_printf(struct ag_buf *buf, struct ag_error *err, const cha
     va_copy(again, args);
     int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    enum ag_status status = n < 0 ? ag_fail(err, AG_E_INTERNAL, "a text could not be formatted") : reserve(buf, (size_t)n, err);
+    enum ag_status status =
+        n < 0 ? ag_fail(err, AG_E_INTERNAL, "a text could not be formatted") : reserve(buf, (size_t)n, err);
     if (status == AG_OK) {
         vsnprintf(buf->data + buf->size, (size_t)n + 1, format, again);
         buf->size += (size_t)n;

@@ -4,4 +4,5 @@
 #include <stddef.h>
 
 const char *const ag_tap_names[AG_TAP_COUNT + 1] = {"proj", "conv", "norm", "rope", NULL};
-const char *const ag_role_names[AG_ROLE_COUNT + 1] = {"haystack", "needle", "distractor", "question", "answer", "special", NULL};
+const char *const ag_role_names[AG_ROLE_COUNT + 1] = {"haystack", "needle",  "distractor", "question",
+                                                      "answer",   "special", NULL};

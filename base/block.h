@@ -39,7 +39,8 @@ struct ag_tokens {
     const uint8_t *role;    /* (T) enum ag_role */
     const int64_t *begin;   /* (T) half-open byte span in the prompt's text followed by its answer */
     const int64_t *end;     /* (T) */
-    const uint8_t *value;   /* (T) 0, or AG_VALUE_*: the token overlaps the value of a needle/distractor/answer (MATH 1) */
+    const uint8_t
+        *value; /* (T) 0, or AG_VALUE_*: the token overlaps the value of a needle/distractor/answer (MATH 1) */
     const char *const *prompt_id; /* (P) */
     const char *const *text;      /* (P) prompt text, UTF-8, NUL-terminated */
     const char *const *answer;    /* (P) NULL: none */
@@ -68,11 +69,11 @@ struct ag_block {
     int64_t layer, prompt;
     enum ag_tap tap;
     const struct ag_layer_shape *shape;
-    int64_t T;             /* tokens of this prompt, answer included */
-    const uint8_t *role;   /* (T) */
-    struct ag_view keys;   /* (Hk, T, D) raw, unscaled */
+    int64_t T;              /* tokens of this prompt, answer included */
+    const uint8_t *role;    /* (T) */
+    struct ag_view keys;    /* (Hk, T, D) raw, unscaled */
     struct ag_view queries; /* (Hq, T, D) raw, unscaled */
-    struct ag_view values; /* (Hk, T, Dv) */
+    struct ag_view values;  /* (Hk, T, Dv) */
 };
 
 /* What a reducer learns before the first block, and what it later stores with its results. */

@@ -24,12 +24,15 @@ static const char *const backends[] = {"auto", "ref", "cpu", "cuda", NULL};
 static const struct ag_option common_options[] = {
     {"output", 'o', AG_OPT_OUTPUT, COMMON(output), "PATH", "Where the result goes.", NULL, 0, 0},
     {"backend", 0, AG_OPT_CHOICE, COMMON(backend), "NAME",
-     "Which kernels compute. Exact: what the backend lacks is an error. Default auto, the best there is.", backends, 0, 0},
+     "Which kernels compute. Exact: what the backend lacks is an error. Default auto, the best there is.", backends, 0,
+     0},
     {"threads", 0, AG_OPT_INT, COMMON(threads), "N",
      "Threads to use. Results do not depend on it. Default: all that the process may use.", NULL, 1, 4096},
-    {"seed", 0, AG_OPT_INT, COMMON(seed), "N", "Seed of everything random; stored with the results. Default 0.", NULL, 0, 9007199254740992.0},
+    {"seed", 0, AG_OPT_INT, COMMON(seed), "N", "Seed of everything random; stored with the results. Default 0.", NULL,
+     0, 9007199254740992.0},
     {"quiet", 'q', AG_OPT_FLAG, COMMON(quiet), NULL, "Only warnings and errors on stderr.", NULL, 0, 0},
-    {"verbose", 'v', AG_OPT_FLAG, COMMON(verbose), NULL, "More on stderr: the plan, the BLAS core, timings.", NULL, 0, 0},
+    {"verbose", 'v', AG_OPT_FLAG, COMMON(verbose), NULL, "More on stderr: the plan, the BLAS core, timings.", NULL, 0,
+     0},
     {"force", 0, AG_OPT_FLAG, COMMON(force), NULL, "Replace an output that exists.", NULL, 0, 0},
 };
 #define N_COMMON (int)(sizeof common_options / sizeof common_options[0])
@@ -70,8 +73,10 @@ static void print_choices(FILE *out, const struct ag_option *o) {
 static void help_option(FILE *out, const struct ag_option *o) {
     struct ag_buf head = {0};
     bool listed = o->type == AG_OPT_CHOICE || o->type == AG_OPT_SET;
-    if (o->letter) ag_buf_printf(&head, NULL, "  -%c, --%s", o->letter, o->name);
-    else ag_buf_printf(&head, NULL, "      --%s", o->name);
+    if (o->letter)
+        ag_buf_printf(&head, NULL, "  -%c, --%s", o->letter, o->name);
+    else
+        ag_buf_printf(&head, NULL, "      --%s", o->name);
     if (o->argument != NULL) ag_buf_printf(&head, NULL, " %s", o->argument);
     fprintf(out, "%-28s", head.data == NULL ? "" : head.data);
     if (head.size > 27) fprintf(out, "\n%28s", "");
@@ -136,9 +141,12 @@ static void troff(FILE *out, const char *text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         char c = text[i];
         if (start && (c == '.' || c == '\'')) fputs("\\&", out);
-        if (c == '\\') fputs("\\e", out);
-        else if (c == '-') fputs("\\-", out);
-        else fputc(c, out);
+        if (c == '\\')
+            fputs("\\e", out);
+        else if (c == '-')
+            fputs("\\-", out);
+        else
+            fputc(c, out);
         start = c == '\n';
     }
 }
@@ -161,7 +169,8 @@ static void troff_option(FILE *out, const struct ag_option *o) {
 
 void ag_cli_manual(const struct ag_command *const *commands, int n, FILE *out) {
     fprintf(out, ".\\\" made by attgeo --manual from the command tables; do not edit\n"
-                 ".TH ATTGEO 1 \"\" \"attgeo\" \"attention geometry\"\n.SH NAME\nattgeo \\- attention geometry of trained language models\n"
+                 ".TH ATTGEO 1 \"\" \"attgeo\" \"attention geometry\"\n.SH NAME\nattgeo \\- attention geometry of "
+                 "trained language models\n"
                  ".SH SYNOPSIS\n");
     for (int i = 0; i < n; i++) {
         fprintf(out, ".B attgeo %s\n", commands[i]->name);
@@ -192,8 +201,10 @@ void ag_cli_manual(const struct ag_command *const *commands, int n, FILE *out) {
     }
     fprintf(out, ".SH OPTIONS OF EVERY COMMAND\n");
     for (int j = 0; j < N_COMMON; j++) troff_option(out, &common_options[j]);
-    fprintf(out, ".TP\n.B \\-h, \\-\\-help\nShow what a command does and its options.\n.TP\n.B \\-\\-version\nShow the version.\n"
-                 ".SH EXIT STATUS\n0 done, 1 failed, 2 wrong usage. Errors go to stderr in one line; stdout is data.\n");
+    fprintf(out,
+            ".TP\n.B \\-h, \\-\\-help\nShow what a command does and its options.\n.TP\n.B \\-\\-version\nShow the "
+            "version.\n"
+            ".SH EXIT STATUS\n0 done, 1 failed, 2 wrong usage. Errors go to stderr in one line; stdout is data.\n");
 }
 
 /* ---- parsing --------------------------------------------------------------------------------------------------- */
@@ -217,7 +228,9 @@ static enum ag_status set_option(const struct ag_option *o, char *base, const ch
     void *field = base + o->offset;
     char *end;
     switch (o->type) {
-    case AG_OPT_FLAG: *(bool *)field = true; return AG_OK;
+    case AG_OPT_FLAG:
+        *(bool *)field = true;
+        return AG_OK;
     case AG_OPT_TEXT:
     case AG_OPT_INPUT:
     case AG_OPT_OUTPUT:
@@ -228,8 +241,8 @@ static enum ag_status set_option(const struct ag_option *o, char *base, const ch
         errno = 0;
         long long value = strtoll(text, &end, 10);
         if (end == text || *end != '\0' || errno != 0 || (double)value < o->min || (double)value > o->max)
-            return ag_fail(err, AG_E_USAGE, "--%s: '%s' is not usable; expected a whole number from %.0f to %.0f", o->name,
-                           text, o->min, o->max);
+            return ag_fail(err, AG_E_USAGE, "--%s: '%s' is not usable; expected a whole number from %.0f to %.0f",
+                           o->name, text, o->min, o->max);
         *(int64_t *)field = value;
         return AG_OK;
     }
@@ -279,15 +292,16 @@ enum ag_status ag_parse_ranges(bool *mask, int64_t n, const char *text, const ch
         }
         if (errno != 0 || (*end != '\0' && *end != ',')) goto rubbish;
         if (from > to || to >= n) {
-            return ag_fail(err, AG_E_USAGE, "--%s: %.*s is out of range; expected rising numbers from 0 to %lld", option,
-                           (int)(end - start), start, (long long)n - 1);
+            return ag_fail(err, AG_E_USAGE, "--%s: %.*s is out of range; expected rising numbers from 0 to %lld",
+                           option, (int)(end - start), start, (long long)n - 1);
         }
         for (long long i = from; i <= to; i++) mask[i] = true;
         c = end;
         if (*c == '\0') return AG_OK;
     }
 rubbish:
-    return ag_fail(err, AG_E_USAGE, "--%s: '%s' is not usable; expected numbers and ranges such as 0-3,7", option, text);
+    return ag_fail(err, AG_E_USAGE, "--%s: '%s' is not usable; expected numbers and ranges such as 0-3,7", option,
+                   text);
 }
 
 /* What getopt_long refused: it says only '?' or ':', so look which of the four reasons it was. */
@@ -309,7 +323,8 @@ static enum ag_status refuse_option(const struct ag_command *c, const struct opt
         *(first ? &second : &first) = longs[i].name;
     }
     if (second)
-        return ag_fail(err, AG_E_USAGE, "%s: is ambiguous: --%s or --%s; see attgeo %s --help", word, first, second, c->name);
+        return ag_fail(err, AG_E_USAGE, "%s: is ambiguous: --%s or --%s; see attgeo %s --help", word, first, second,
+                       c->name);
     if (first) return ag_fail(err, AG_E_USAGE, "%s: --%s takes no value; see attgeo %s --help", word, first, c->name);
     return ag_fail(err, AG_E_USAGE, "%s: is no option of this command; see attgeo %s --help", word, c->name);
 }
@@ -347,8 +362,8 @@ static const char *dashes(const struct named_path *named) { return named->option
 /* An output against one input. */
 static enum ag_status check_output(const struct named_path *output, const char *input, struct ag_error *err) {
     if (same_path(output->path, input))
-        return ag_fail(err, AG_E_USAGE, "%s%s %s: is the input %s itself; name another file for the output", dashes(output),
-                       output->option, output->path, input);
+        return ag_fail(err, AG_E_USAGE, "%s%s %s: is the input %s itself; name another file for the output",
+                       dashes(output), output->option, output->path, input);
     if (part_of_checkpoint(output->path, input))
         return ag_fail(err, AG_E_USAGE, "%s%s %s: is a file of the input %s; name another file for the output",
                        dashes(output), output->option, output->path, input);
@@ -429,8 +444,9 @@ static enum ag_status parse(const struct ag_command *c, struct ag_run *run, int 
     run->n_arguments = argc - optind;
     run->arguments = argv + optind;
     if (run->n_arguments < c->min_arguments || (c->max_arguments >= 0 && run->n_arguments > c->max_arguments))
-        return ag_fail(run->err, AG_E_USAGE, "attgeo %s: %d argument%s given; expected %s; see attgeo %s --help", c->name,
-                       run->n_arguments, run->n_arguments == 1 ? "" : "s", *c->usage ? c->usage : "none", c->name);
+        return ag_fail(run->err, AG_E_USAGE, "attgeo %s: %d argument%s given; expected %s; see attgeo %s --help",
+                       c->name, run->n_arguments, run->n_arguments == 1 ? "" : "s", *c->usage ? c->usage : "none",
+                       c->name);
     return check_outputs(c, run);
 }
 
@@ -465,7 +481,8 @@ int ag_cli_main(int argc, char **argv, const struct ag_command *const *commands,
     struct ag_run run = {.common = common_defaults, .log = &log, .out = out, .err = &err, .command_line = line.data};
     enum ag_status status = AG_E_MEMORY;
     bool done = false;
-    if (arena == NULL || line.data == NULL) ag_fail(&err, AG_E_MEMORY, "out of memory");
+    if (arena == NULL || line.data == NULL)
+        ag_fail(&err, AG_E_MEMORY, "out of memory");
     else if ((run.options = ag_arena_zeros(arena, 1, command->options_size + 1, &err)) != NULL) {
         if (command->defaults != NULL) memcpy(run.options, command->defaults, command->options_size);
         status = parse(command, &run, argc - 1, argv + 1, &done);

@@ -66,7 +66,7 @@ struct ag_command {
     const struct ag_option *options;
     int n_options;
     size_t options_size;
-    const void *defaults; /* an options struct */
+    const void *defaults;             /* an options struct */
     int min_arguments, max_arguments; /* max -1: any number */
     enum ag_status (*run)(struct ag_run *run);
 };

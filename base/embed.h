@@ -4,9 +4,9 @@
 #ifndef AG_BASE_EMBED_H
 #define AG_BASE_EMBED_H
 
-#define AG_EMBED(name, path)                                                                              \
-    extern const char name[], name##_end[];                                                               \
-    __asm__(".pushsection .rodata\n.hidden " #name "\n.global " #name "\n" #name ":\n.incbin \"" path "\"\n" \
+#define AG_EMBED(name, path)                                                                                           \
+    extern const char name[], name##_end[];                                                                            \
+    __asm__(".pushsection .rodata\n.hidden " #name "\n.global " #name "\n" #name ":\n.incbin \"" path "\"\n"           \
             ".hidden " #name "_end\n.global " #name "_end\n" #name "_end:\n.byte 0\n.popsection\n")
 
 #endif

@@ -29,16 +29,20 @@ enum ag_status ag_file_open(struct ag_file *file, const char *path, struct ag_er
 
 enum ag_status ag_file_read(const struct ag_file *file, void *out, uint64_t offset, uint64_t n, struct ag_error *err) {
     if (offset > file->size || n > file->size - offset)
-        return ag_fail(err, AG_E_FORMAT, "%s: %llu bytes at %llu lie beyond its end at %llu; the file is cut or damaged",
-                       file->path, (unsigned long long)n, (unsigned long long)offset, (unsigned long long)file->size);
+        return ag_fail(err, AG_E_FORMAT,
+                       "%s: %llu bytes at %llu lie beyond its end at %llu; the file is cut or damaged", file->path,
+                       (unsigned long long)n, (unsigned long long)offset, (unsigned long long)file->size);
     char *to = out;
     while (n > 0) {
         ssize_t got = pread(file->fd, to, n < (1u << 30) ? n : (1u << 30), (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return ag_fail(err, AG_E_IO, "%s: reading at %llu failed (%s)", file->path, (unsigned long long)offset, strerror(errno));
+        if (got < 0)
+            return ag_fail(err, AG_E_IO, "%s: reading at %llu failed (%s)", file->path, (unsigned long long)offset,
+                           strerror(errno));
         if (got == 0)
-            return ag_fail(err, AG_E_IO, "%s: ends at %llu but had %llu bytes when it was opened; it shrank while in use",
-                           file->path, (unsigned long long)offset, (unsigned long long)file->size);
+            return ag_fail(err, AG_E_IO,
+                           "%s: ends at %llu but had %llu bytes when it was opened; it shrank while in use", file->path,
+                           (unsigned long long)offset, (unsigned long long)file->size);
         to += got;
         offset += (uint64_t)got;
         n -= (uint64_t)got;
@@ -119,7 +123,8 @@ uint64_t ag_path_free_space(const char *path) {
 enum ag_status ag_out_begin(struct ag_out *out, const char *path, bool force, struct ag_error *err) {
     *out = (struct ag_out){0};
     size_t n = strlen(path);
-    if (n == 0 || n > sizeof out->path - 32) return ag_fail(err, AG_E_USAGE, "an output name of %zu bytes is not usable", n);
+    if (n == 0 || n > sizeof out->path - 32)
+        return ag_fail(err, AG_E_USAGE, "an output name of %zu bytes is not usable", n);
     enum ag_kind kind = ag_path_kind(path);
     if (kind == AG_KIND_FOLDER) return ag_fail(err, AG_E_IO, "%s: is a folder; a file name is expected", path);
     if (kind == AG_KIND_OTHER) /* a rename would replace the device, with --force even /dev/null */
@@ -144,7 +149,8 @@ enum ag_status ag_out_commit(struct ag_out *out, struct ag_error *err) {
     out->stream = NULL;
     if (!ok || rename(out->temporary, out->path) != 0) {
         if (ok) code = errno;
-        ag_fail(err, AG_E_IO, "%s: could not be written whole (%s); nothing was left behind", out->path, strerror(code));
+        ag_fail(err, AG_E_IO, "%s: could not be written whole (%s); nothing was left behind", out->path,
+                strerror(code));
         ag_out_discard(out);
         return AG_E_IO;
     }

@@ -31,9 +31,12 @@ static void show(struct ag_progress *progress, double now, bool last) {
     FILE *stream = progress->log->stream;
     if (progress->log->terminal) fputs("\r\033[K", stream);
     fprintf(stream, "%s  %3.0f %%  %.4g %s/s", progress->label,
-            progress->total > 0 ? 100.0 * (double)progress->done / (double)progress->total : 100.0, rate, progress->unit);
-    if (last) fprintf(stream, "  %.1f s", spent);
-    else if (rate > 0) fprintf(stream, "  %.0f s left", (double)(progress->total - progress->done) / rate);
+            progress->total > 0 ? 100.0 * (double)progress->done / (double)progress->total : 100.0, rate,
+            progress->unit);
+    if (last)
+        fprintf(stream, "  %.1f s", spent);
+    else if (rate > 0)
+        fprintf(stream, "  %.0f s left", (double)(progress->total - progress->done) / rate);
     if (!progress->log->terminal || last) fputc('\n', stream);
     fflush(stream);
     progress->shown = true;

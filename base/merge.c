@@ -10,14 +10,14 @@
 
 #define TOGETHER "only the shares of one run go together: run this share again as the others were, or leave it out"
 
-static enum ag_status differ(const char *what, const char *a, const char *b, const char *path_a, const char *path_b, struct ag_error *err)
-{
-    return ag_fail(err, AG_E_USAGE, "%.200s: %s %.70s; expected %.70s, as in %.200s; " TOGETHER, path_b, what, *b ? b : "(none)", *a ? a : "(none)",
-                   path_a);
+static enum ag_status differ(const char *what, const char *a, const char *b, const char *path_a, const char *path_b,
+                             struct ag_error *err) {
+    return ag_fail(err, AG_E_USAGE, "%.200s: %s %.70s; expected %.70s, as in %.200s; " TOGETHER, path_b, what,
+                   *b ? b : "(none)", *a ? a : "(none)", path_a);
 }
 
-enum ag_status ag_merge_same(const char *what, int64_t a, int64_t b, const char *path_a, const char *path_b, struct ag_error *err)
-{
+enum ag_status ag_merge_same(const char *what, int64_t a, int64_t b, const char *path_a, const char *path_b,
+                             struct ag_error *err) {
     char x[32], y[32];
     if (a == b) return AG_OK;
     snprintf(x, sizeof x, "%" PRId64, a);
@@ -25,9 +25,9 @@ enum ag_status ag_merge_same(const char *what, int64_t a, int64_t b, const char 
     return differ(what, x, y, path_a, path_b, err);
 }
 
-enum ag_status ag_merge_same_layers(const char *what, const int64_t *a, const int64_t *b, const struct ag_provenance *from,
-                                    const char *path_a, const char *path_b, struct ag_error *err)
-{
+enum ag_status ag_merge_same_layers(const char *what, const int64_t *a, const int64_t *b,
+                                    const struct ag_provenance *from, const char *path_a, const char *path_b,
+                                    struct ag_error *err) {
     char name[96];
     for (int64_t l = 0; l < from->Ls; l++) {
         if (a[l] == b[l]) continue;
@@ -38,25 +38,24 @@ enum ag_status ag_merge_same_layers(const char *what, const int64_t *a, const in
 }
 
 /* "0-3,7", cut at the end of out. */
-static void layer_list(char out[64], const struct ag_provenance *x)
-{
+static void layer_list(char out[64], const struct ag_provenance *x) {
     size_t used = 0;
     out[0] = '\0';
     for (int64_t l = 0; l < x->Ls && used < 64; l++) {
         const int64_t first = l;
         while (l + 1 < x->Ls && x->layer[l + 1] == x->layer[l] + 1) l++;
         const char *comma = used > 0 ? "," : "";
-        const int wrote = l > first ? snprintf(out + used, 64 - used, "%s%" PRId64 "-%" PRId64, comma, x->layer[first], x->layer[l])
-                                    : snprintf(out + used, 64 - used, "%s%" PRId64, comma, x->layer[l]);
+        const int wrote =
+            l > first ? snprintf(out + used, 64 - used, "%s%" PRId64 "-%" PRId64, comma, x->layer[first], x->layer[l])
+                      : snprintf(out + used, 64 - used, "%s%" PRId64, comma, x->layer[l]);
         used += wrote > 0 ? (size_t)wrote : 0;
     }
 }
 
 /* ---- do they belong together? ----------------------------------------------------------------------------------------- */
 
-static enum ag_status check_pair(const struct ag_merge_part *first, const struct ag_merge_part *part, const struct ag_merge_options *options,
-                                 struct ag_error *err)
-{
+static enum ag_status check_pair(const struct ag_merge_part *first, const struct ag_merge_part *part,
+                                 const struct ag_merge_options *options, struct ag_error *err) {
     enum ag_status status = AG_OK;
     const struct ag_provenance *a = first->from, *b = part->from;
     const struct {
@@ -70,10 +69,14 @@ static enum ag_status check_pair(const struct ag_merge_part *first, const struct
         {"dtype", a->dtype, b->dtype},
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (strcmp(texts[i].a, texts[i].b) != 0) AG_TRY(differ(texts[i].what, texts[i].a, texts[i].b, first->path, part->path, err));
+        if (strcmp(texts[i].a, texts[i].b) != 0)
+            AG_TRY(differ(texts[i].what, texts[i].a, texts[i].b, first->path, part->path, err));
     if (!options->allow_backends && strcmp(a->backend, b->backend) != 0)
-        return ag_fail(err, AG_E_USAGE, "%.200s: backend %.40s; expected %.40s, as in %.200s: backends agree within tolerances, not bit for bit; "
-                       "run this share again there, or give --allow-backends", part->path, b->backend, a->backend, first->path);
+        return ag_fail(
+            err, AG_E_USAGE,
+            "%.200s: backend %.40s; expected %.40s, as in %.200s: backends agree within tolerances, not bit for bit; "
+            "run this share again there, or give --allow-backends",
+            part->path, b->backend, a->backend, first->path);
     AG_TRY(ag_merge_same("seed", a->seed, b->seed, first->path, part->path, err));
     AG_TRY(ag_merge_same("layers in all", a->L, b->L, first->path, part->path, err));
     if (a->Ls != b->Ls || memcmp(a->layer, b->layer, (size_t)a->Ls * sizeof *a->layer) != 0) {
@@ -90,16 +93,15 @@ struct named {
     const char *id;
     int64_t part, prompt;
 };
-static int by_id(const void *a, const void *b)
-{
+static int by_id(const void *a, const void *b) {
     const struct named *x = a, *y = b;
     const int order = strcmp(x->id, y->id);
     if (order != 0) return order;
-    return x->part != y->part ? (x->part > y->part) - (x->part < y->part) : (x->prompt > y->prompt) - (x->prompt < y->prompt);
+    return x->part != y->part ? (x->part > y->part) - (x->part < y->part)
+                              : (x->prompt > y->prompt) - (x->prompt < y->prompt);
 }
 
-static enum ag_status check_ids(const struct ag_merge_part *parts, int64_t n, int64_t P, struct ag_error *err)
-{
+static enum ag_status check_ids(const struct ag_merge_part *parts, int64_t n, int64_t P, struct ag_error *err) {
     enum ag_status status = AG_OK;
     struct ag_arena *scratch = ag_arena_new("prompt ids");
     struct named *all = scratch != NULL ? AG_NEW(scratch, struct named, P, err) : NULL;
@@ -113,10 +115,14 @@ static enum ag_status check_ids(const struct ag_merge_part *parts, int64_t n, in
     for (int64_t i = 0; i + 1 < P && status == AG_OK; i++)
         if (strcmp(all[i].id, all[i + 1].id) == 0) {
             const char *path = parts[all[i + 1].part].path, *other = parts[all[i].part].path;
-            status = all[i].part == all[i + 1].part
-                         ? ag_fail(err, AG_E_FORMAT, "%.200s: prompt %.100s is there twice; expected every prompt once", path, all[i].id)
-                         : ag_fail(err, AG_E_USAGE, "%.200s: prompt %.100s is in %.200s too; expected every prompt once; give every share once", path,
-                                   all[i].id, other);
+            status =
+                all[i].part == all[i + 1].part
+                    ? ag_fail(err, AG_E_FORMAT, "%.200s: prompt %.100s is there twice; expected every prompt once",
+                              path, all[i].id)
+                    : ag_fail(
+                          err, AG_E_USAGE,
+                          "%.200s: prompt %.100s is in %.200s too; expected every prompt once; give every share once",
+                          path, all[i].id, other);
         }
     ag_arena_free(scratch);
     return status;
@@ -125,16 +131,14 @@ static enum ag_status check_ids(const struct ag_merge_part *parts, int64_t n, in
 /* ---- the list of what was merged ---------------------------------------------------------------------------------------- */
 
 /* Copies of texts that belong to the parts. */
-static enum ag_status own(const char **texts, int64_t n, struct ag_arena *arena, struct ag_error *err)
-{
+static enum ag_status own(const char **texts, int64_t n, struct ag_arena *arena, struct ag_error *err) {
     for (int64_t i = 0; i < n; i++)
         if ((texts[i] = ag_arena_text(arena, texts[i], strlen(texts[i]), err)) == NULL) return AG_E_MEMORY;
     return AG_OK;
 }
 
-static enum ag_status list_merged(struct ag_merged *out, const struct ag_merge_part *parts, int64_t n, struct ag_arena *arena,
-                                  struct ag_error *err)
-{
+static enum ag_status list_merged(struct ag_merged *out, const struct ag_merge_part *parts, int64_t n,
+                                  struct ag_arena *arena, struct ag_error *err) {
     int64_t total = 0, at = 0;
     for (int64_t k = 0; k < n; k++) total += parts[k].from->merged.n > 0 ? parts[k].from->merged.n : 1;
     const char **command = AG_NEW(arena, const char *, total, err), **version = AG_NEW(arena, const char *, total, err);
@@ -142,7 +146,8 @@ static enum ag_status list_merged(struct ag_merged *out, const struct ag_merge_p
     if (!command || !version || !backend || !dump) return AG_E_MEMORY;
     for (int64_t k = 0; k < n; k++) {
         const struct ag_provenance *x = parts[k].from;
-        const struct ag_merged alone = {1, &x->command, &x->version, &x->backend, &x->dump}, *from = x->merged.n > 0 ? &x->merged : &alone;
+        const struct ag_merged alone = {1, &x->command, &x->version, &x->backend, &x->dump},
+                               *from = x->merged.n > 0 ? &x->merged : &alone;
         for (int64_t i = 0; i < from->n; i++, at++) {
             command[at] = from->command[i];
             version[at] = from->version[i];
@@ -158,8 +163,8 @@ static enum ag_status list_merged(struct ag_merged *out, const struct ag_merge_p
 }
 
 /* What occurs in a list, once each in order of appearance, separated by commas; empty texts are left out. */
-static enum ag_status occurring(const char **out, const char *const *texts, int64_t n, struct ag_arena *arena, struct ag_error *err)
-{
+static enum ag_status occurring(const char **out, const char *const *texts, int64_t n, struct ag_arena *arena,
+                                struct ag_error *err) {
     struct ag_buf text = {0};
     enum ag_status status = AG_OK;
     for (int64_t i = 0; i < n; i++) {
@@ -175,8 +180,8 @@ fail:
 }
 
 enum ag_status ag_provenance_merge(struct ag_provenance *out, const struct ag_merge_part *parts, int64_t n,
-                                   const struct ag_merge_options *options, struct ag_arena *arena, struct ag_error *err)
-{
+                                   const struct ag_merge_options *options, struct ag_arena *arena,
+                                   struct ag_error *err) {
     enum ag_status status = AG_OK;
     int64_t P = 0, T = 0;
     if (n < 2) return ag_fail(err, AG_E_USAGE, "merge: %" PRId64 " file; expected at least two", n);
@@ -208,8 +213,9 @@ enum ag_status ag_provenance_merge(struct ag_provenance *out, const struct ag_me
     out->layer = layer;
     out->command = options->command;
     out->version = ag_version;
-    const char **const texts[] = {&out->model, &out->architecture, &out->checkpoint_sha256, &out->tokenizer_sha256, &out->prompts_sha256,
-                                  &out->dtype, &out->command, &out->version};
+    const char **const texts[] = {
+        &out->model,          &out->architecture, &out->checkpoint_sha256, &out->tokenizer_sha256,
+        &out->prompts_sha256, &out->dtype,        &out->command,           &out->version};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) AG_TRY(own(texts[i], 1, arena, err));
     AG_TRY(list_merged(&out->merged, parts, n, arena, err));
     AG_TRY(occurring(&out->backend, out->merged.backend, out->merged.n, arena, err));

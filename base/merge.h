@@ -22,12 +22,15 @@ struct ag_merge_part {
  * (unless allowed), seed, layers; a prompt id that occurs twice; fewer than two parts. All of it is in the arena: the parts
  * may be freed. */
 enum ag_status ag_provenance_merge(struct ag_provenance *out, const struct ag_merge_part *parts, int64_t n,
-                                   const struct ag_merge_options *options, struct ag_arena *arena, struct ag_error *err);
+                                   const struct ag_merge_options *options, struct ag_arena *arena,
+                                   struct ag_error *err);
 
 /* Is b of path_b what a of path_a is? AG_E_USAGE naming `what` otherwise. */
-enum ag_status ag_merge_same(const char *what, int64_t a, int64_t b, const char *path_a, const char *path_b, struct ag_error *err);
+enum ag_status ag_merge_same(const char *what, int64_t a, int64_t b, const char *path_a, const char *path_b,
+                             struct ag_error *err);
 /* The same for a number of each layer, layer (Ls) being their names. */
-enum ag_status ag_merge_same_layers(const char *what, const int64_t *a, const int64_t *b, const struct ag_provenance *from,
-                                    const char *path_a, const char *path_b, struct ag_error *err);
+enum ag_status ag_merge_same_layers(const char *what, const int64_t *a, const int64_t *b,
+                                    const struct ag_provenance *from, const char *path_a, const char *path_b,
+                                    struct ag_error *err);
 
 #endif

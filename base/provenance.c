@@ -32,23 +32,28 @@ static const struct {
 };
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
-int64_t ag_units(int64_t *unit, const int64_t *twin, int64_t P)
-{
+int64_t ag_units(int64_t *unit, const int64_t *twin, int64_t P) {
     int64_t U = 0;
     for (int64_t p = 0; p < P; p++) unit[p] = twin[p] >= 0 && twin[p] < p ? unit[twin[p]] : U++;
     return U;
 }
 
 enum ag_status ag_provenance_of(struct ag_provenance *out, const struct ag_source *source, const char *who,
-                                struct ag_arena *arena, struct ag_error *err)
-{
+                                struct ag_arena *arena, struct ag_error *err) {
     const struct ag_tokens *tokens = source->tokens;
     const int64_t P = tokens->P;
     if (P < 1) return ag_fail(err, AG_E_USAGE, "%s: no prompts; expected at least one", who);
-    *out = (struct ag_provenance){.seed = source->seed, .tap = source->tap, .last_tap = source->last_tap, .L = source->L,
-                                  .P = P, .T = tokens->T};
-    const char *const from[] = {source->model, source->architecture, source->checkpoint_sha256, source->tokenizer_sha256,
-                                source->prompts_sha256, source->backend, source->dtype, source->command_line, ag_version,
+    *out = (struct ag_provenance){
+        .seed = source->seed, .tap = source->tap, .last_tap = source->last_tap, .L = source->L, .P = P, .T = tokens->T};
+    const char *const from[] = {source->model,
+                                source->architecture,
+                                source->checkpoint_sha256,
+                                source->tokenizer_sha256,
+                                source->prompts_sha256,
+                                source->backend,
+                                source->dtype,
+                                source->command_line,
+                                ag_version,
                                 source->dump_path};
     for (size_t i = 0; i < COUNT(texts); i++) {
         const char *text = from[i] != NULL ? from[i] : "", *copy = ag_arena_text(arena, text, strlen(text), err);
@@ -57,7 +62,8 @@ enum ag_status ag_provenance_of(struct ag_provenance *out, const struct ag_sourc
     }
     for (int64_t l = 0; l < source->L; l++) out->Ls += source->selected[l];
     if (out->Ls == 0) return ag_fail(err, AG_E_USAGE, "%s: no layer is selected; expected at least one", who);
-    int64_t *layer = AG_NEW(arena, int64_t, out->Ls, err), *twin = AG_NEW(arena, int64_t, P, err), *unit = AG_NEW(arena, int64_t, P, err);
+    int64_t *layer = AG_NEW(arena, int64_t, out->Ls, err), *twin = AG_NEW(arena, int64_t, P, err),
+            *unit = AG_NEW(arena, int64_t, P, err);
     const char **ids = AG_NEW(arena, const char *, P, err);
     if (!layer || !twin || !unit || !ids) return AG_E_MEMORY;
     for (int64_t l = 0, at = 0; l < source->L; l++)
@@ -65,8 +71,8 @@ enum ag_status ag_provenance_of(struct ag_provenance *out, const struct ag_sourc
     for (int64_t p = 0; p < P; p++) {
         twin[p] = tokens->twin[p];
         if (twin[p] >= 0 && (twin[p] >= P || twin[p] == p || tokens->twin[twin[p]] != p))
-            return ag_fail(err, AG_E_FORMAT, "%s: prompt %" PRId64 " (%.80s) has a twin that does not point back", who, p,
-                           tokens->prompt_id[p]);
+            return ag_fail(err, AG_E_FORMAT, "%s: prompt %" PRId64 " (%.80s) has a twin that does not point back", who,
+                           p, tokens->prompt_id[p]);
         ids[p] = ag_arena_text(arena, tokens->prompt_id[p], strlen(tokens->prompt_id[p]), err);
         if (ids[p] == NULL) return AG_E_MEMORY;
     }
@@ -79,19 +85,20 @@ enum ag_status ag_provenance_of(struct ag_provenance *out, const struct ag_sourc
 }
 
 enum { MERGED_LISTS = 4 };
-static const char *const merged_names[MERGED_LISTS] = {"merged/command", "merged/version", "merged/backend", "merged/dump"};
+static const char *const merged_names[MERGED_LISTS] = {"merged/command", "merged/version", "merged/backend",
+                                                       "merged/dump"};
 
-static enum ag_status merged_write(hid_t file, const struct ag_merged *merged, struct ag_error *err)
-{
+static enum ag_status merged_write(hid_t file, const struct ag_merged *merged, struct ag_error *err) {
     enum ag_status status = AG_OK;
     const char *const *lists[MERGED_LISTS] = {merged->command, merged->version, merged->backend, merged->dump};
-    for (int i = 0; i < MERGED_LISTS && merged->n > 0; i++) AG_TRY(ag_h5_write_texts(file, merged_names[i], lists[i], merged->n, err));
+    for (int i = 0; i < MERGED_LISTS && merged->n > 0; i++)
+        AG_TRY(ag_h5_write_texts(file, merged_names[i], lists[i], merged->n, err));
 fail:
     return status;
 }
 
-static enum ag_status merged_read(struct ag_merged *out, hid_t file, const char *path, struct ag_arena *arena, struct ag_error *err)
-{
+static enum ag_status merged_read(struct ag_merged *out, hid_t file, const char *path, struct ag_arena *arena,
+                                  struct ag_error *err) {
     enum ag_status status = AG_OK;
     const char *const *lists[MERGED_LISTS] = {NULL};
     int64_t n = -1;
@@ -104,8 +111,8 @@ fail:
     return status;
 }
 
-enum ag_status ag_provenance_write(hid_t file, const struct ag_provenance *x, const char *schema, struct ag_error *err)
-{
+enum ag_status ag_provenance_write(hid_t file, const struct ag_provenance *x, const char *schema,
+                                   struct ag_error *err) {
     enum ag_status status = AG_OK;
     const int64_t P[1] = {x->P}, Ls[1] = {x->Ls};
     AG_TRY(ag_h5_set_text(file, ".", "schema", schema, err));
@@ -131,8 +138,7 @@ fail:
 }
 
 static enum ag_status read_tap(enum ag_tap *tap, hid_t file, const char *path, const char *name, struct ag_arena *arena,
-                               struct ag_error *err)
-{
+                               struct ag_error *err) {
     const char *text = NULL;
     const enum ag_status status = ag_h5_get_text(&text, file, ".", name, arena, err);
     if (status != AG_OK) return status;
@@ -145,8 +151,7 @@ static enum ag_status read_tap(enum ag_tap *tap, hid_t file, const char *path, c
 }
 
 enum ag_status ag_provenance_read(struct ag_provenance *out, hid_t file, const char *path, const char *schema,
-                                  const char *made_by, struct ag_arena *arena, struct ag_error *err)
-{
+                                  const char *made_by, struct ag_arena *arena, struct ag_error *err) {
     enum ag_status status = AG_OK;
     const char *found = NULL;
     void *twin = NULL, *stored = NULL, *layer = NULL;
@@ -155,7 +160,8 @@ enum ag_status ag_provenance_read(struct ag_provenance *out, hid_t file, const c
         return ag_fail(err, AG_E_FORMAT, "%s: no schema attribute; expected a results file of %s", path, made_by);
     AG_TRY(ag_h5_get_text(&found, file, ".", "schema", arena, err));
     if (strcmp(found, schema) != 0)
-        return ag_fail(err, AG_E_FORMAT, "%s: schema %.40s; expected %s, as %s writes it", path, found, schema, made_by);
+        return ag_fail(err, AG_E_FORMAT, "%s: schema %.40s; expected %s, as %s writes it", path, found, schema,
+                       made_by);
     for (size_t i = 0; i < COUNT(texts); i++) {
         const char *text = NULL;
         AG_TRY(ag_h5_get_text(&text, file, ".", texts[i].name, arena, err));
@@ -167,7 +173,8 @@ enum ag_status ag_provenance_read(struct ag_provenance *out, hid_t file, const c
         memcpy((char *)out + numbers[i].offset, &value, sizeof value);
     }
     if (out->P < 1 || out->T < 0 || out->L < 1)
-        return ag_fail(err, AG_E_FORMAT, "%s: L %" PRId64 ", P %" PRId64 ", T %" PRId64 ": out of range", path, out->L, out->P, out->T);
+        return ag_fail(err, AG_E_FORMAT, "%s: L %" PRId64 ", P %" PRId64 ", T %" PRId64 ": out of range", path, out->L,
+                       out->P, out->T);
     AG_TRY(read_tap(&out->tap, file, path, "tap", arena, err));
     AG_TRY(read_tap(&out->last_tap, file, path, "last_tap", arena, err));
     int64_t dims[1] = {out->P}, n = out->P;
@@ -178,8 +185,10 @@ enum ag_status ag_provenance_read(struct ag_provenance *out, hid_t file, const c
     for (int64_t p = 0; p < out->P; p++) {
         const int64_t other = out->twin[p];
         if (other < -1 || other >= out->P || other == p || (other >= 0 && out->twin[other] != p))
-            return ag_fail(err, AG_E_FORMAT, "%s: /prompts/twin: prompt %" PRId64 " has twin %" PRId64
-                           "; expected -1 or a prompt whose twin it is", path, p, other);
+            return ag_fail(err, AG_E_FORMAT,
+                           "%s: /prompts/twin: prompt %" PRId64 " has twin %" PRId64
+                           "; expected -1 or a prompt whose twin it is",
+                           path, p, other);
     }
     int64_t *unit = AG_NEW(arena, int64_t, out->P, err);
     if (unit == NULL) return AG_E_MEMORY;
@@ -193,7 +202,9 @@ enum ag_status ag_provenance_read(struct ag_provenance *out, hid_t file, const c
     out->Ls = dims[0];
     for (int64_t l = 0; l < out->Ls; l++)
         if (out->layer[l] < 0 || out->layer[l] >= out->L || (l > 0 && out->layer[l] <= out->layer[l - 1]))
-            return ag_fail(err, AG_E_FORMAT, "%s: /layers: entry %" PRId64 " is layer %" PRId64 "; expected ascending layers below %" PRId64,
+            return ag_fail(err, AG_E_FORMAT,
+                           "%s: /layers: entry %" PRId64 " is layer %" PRId64
+                           "; expected ascending layers below %" PRId64,
                            path, l, out->layer[l], out->L);
     if (out->Ls < 1) return ag_fail(err, AG_E_FORMAT, "%s: /layers is empty; expected at least one", path);
     AG_TRY(merged_read(&out->merged, file, path, arena, err));

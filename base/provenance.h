@@ -14,9 +14,9 @@ struct ag_merged {
 };
 
 struct ag_provenance {
-    const char *model, *architecture, *checkpoint_sha256, *tokenizer_sha256, *prompts_sha256, *backend, *dtype, *command,
-        *version, *dump; /* dump: "" when reduced during the forward pass */
-    int64_t seed;        /* of the source */
+    const char *model, *architecture, *checkpoint_sha256, *tokenizer_sha256, *prompts_sha256, *backend, *dtype,
+        *command, *version, *dump; /* dump: "" when reduced during the forward pass */
+    int64_t seed;                  /* of the source */
     enum ag_tap tap, last_tap;
     int64_t L, P, T;
     const char *const *prompt_id; /* (P) */
@@ -34,7 +34,8 @@ int64_t ag_units(int64_t *unit, const int64_t *twin, int64_t P);
 enum ag_status ag_provenance_of(struct ag_provenance *out, const struct ag_source *source, const char *who,
                                 struct ag_arena *arena, struct ag_error *err);
 /* Root attributes (schema too), /prompts, /layers. */
-enum ag_status ag_provenance_write(hid_t file, const struct ag_provenance *provenance, const char *schema, struct ag_error *err);
+enum ag_status ag_provenance_write(hid_t file, const struct ag_provenance *provenance, const char *schema,
+                                   struct ag_error *err);
 /* The same back, checked; another schema is refused, naming `made_by` ("attgeo taylor"). */
 enum ag_status ag_provenance_read(struct ag_provenance *out, hid_t file, const char *path, const char *schema,
                                   const char *made_by, struct ag_arena *arena, struct ag_error *err);

@@ -36,15 +36,24 @@ enum ag_status ag_fail_context(struct ag_error *err, const char *format, ...) {
 
 const char *ag_status_name(enum ag_status status) {
     switch (status) {
-    case AG_OK: return "ok";
-    case AG_E_USAGE: return "usage";
-    case AG_E_MEMORY: return "memory";
-    case AG_E_IO: return "input/output";
-    case AG_E_FORMAT: return "format";
-    case AG_E_UNSUPPORTED: return "unsupported";
-    case AG_E_NUMERIC: return "numeric";
-    case AG_E_INTERNAL: return "internal";
-    case AG_E_INTERRUPTED: return "interrupted";
+    case AG_OK:
+        return "ok";
+    case AG_E_USAGE:
+        return "usage";
+    case AG_E_MEMORY:
+        return "memory";
+    case AG_E_IO:
+        return "input/output";
+    case AG_E_FORMAT:
+        return "format";
+    case AG_E_UNSUPPORTED:
+        return "unsupported";
+    case AG_E_NUMERIC:
+        return "numeric";
+    case AG_E_INTERNAL:
+        return "internal";
+    case AG_E_INTERRUPTED:
+        return "interrupted";
     }
     return "unknown";
 }

@@ -27,7 +27,10 @@ struct ag_error {
     char text[1024];
 };
 
-#define AG_ERROR_INIT {AG_OK, {0}}
+#define AG_ERROR_INIT                                                                                                  \
+    {                                                                                                                  \
+        AG_OK, { 0 }                                                                                                   \
+    }
 
 /* Sets err (may be NULL) unless it already holds an error; returns status, so that callers can write
  * `return ag_fail(err, AG_E_FORMAT, "%s: ...", path)`. */
@@ -41,10 +44,10 @@ enum ag_status ag_fail_context(struct ag_error *err, const char *format, ...) __
 const char *ag_status_name(enum ag_status status);
 
 /* The single clean-up path: needs `enum ag_status status` and a label `fail:` in the function. */
-#define AG_TRY(expression)                          \
-    do {                                            \
-        status = (expression);                      \
-        if (status != AG_OK) goto fail;             \
+#define AG_TRY(expression)                                                                                             \
+    do {                                                                                                               \
+        status = (expression);                                                                                         \
+        if (status != AG_OK) goto fail;                                                                                \
     } while (0)
 
 #ifdef __cplusplus

@@ -6,9 +6,9 @@
 #include "geometry/fold.h"
 #include "geometry/results_table.h"
 
-static enum ag_status check_pair(const struct geom_results *a, const struct geom_results *b, const struct ag_provenance *from,
-                                 const char *path_a, const char *path_b, struct ag_error *err)
-{
+static enum ag_status check_pair(const struct geom_results *a, const struct geom_results *b,
+                                 const struct ag_provenance *from, const char *path_a, const char *path_b,
+                                 struct ag_error *err) {
     enum ag_status status = AG_OK;
     AG_TRY(ag_merge_same("r", a->r, b->r, path_a, path_b, err));
     AG_TRY(ag_merge_same("skip", a->skip, b->skip, path_a, path_b, err));
@@ -21,9 +21,8 @@ fail:
 }
 
 /* Every array of a layer's records begins with the prompts. */
-static enum ag_status append(struct geom_results *g, const struct geom_results *const *parts, int64_t n, int basis, int64_t l,
-                             struct ag_error *err)
-{
+static enum ag_status append(struct geom_results *g, const struct geom_results *const *parts, int64_t n, int basis,
+                             int64_t l, struct ag_error *err) {
     struct geom_records *to = &g->records[basis][l];
     enum ag_status status = geom_allocate(to, geom_record_datasets, geom_n_record_datasets, g, l, err);
     for (int i = 0; i < geom_n_record_datasets && status == AG_OK; i++) {
@@ -43,9 +42,9 @@ static enum ag_status append(struct geom_results *g, const struct geom_results *
     return status;
 }
 
-static enum ag_status merge_into(struct geom_results *g, const struct geom_results *const *parts, const char *const *paths, int64_t n,
-                                 const struct ag_merge_options *options, struct ag_arena *scratch, struct ag_error *err)
-{
+static enum ag_status merge_into(struct geom_results *g, const struct geom_results *const *parts,
+                                 const char *const *paths, int64_t n, const struct ag_merge_options *options,
+                                 struct ag_arena *scratch, struct ag_error *err) {
     enum ag_status status = AG_E_MEMORY;
     const struct geom_results *first = parts[0];
     struct ag_merge_part *list = AG_NEW(scratch, struct ag_merge_part, n, err);
@@ -53,8 +52,12 @@ static enum ag_status merge_into(struct geom_results *g, const struct geom_resul
     for (int64_t k = 0; k < n; k++) {
         list[k] = (struct ag_merge_part){paths[k], &parts[k]->from};
         if (parts[k]->basis[GEOM_BASIS_POOLED])
-            return ag_fail(err, AG_E_USAGE, "%s: it has the pooled basis, whose axes are those of all prompts together and cannot be had from shares; "
-                           "expected --basis prompt,haystack: run the shares without pooled, or one run over all prompts", paths[k]);
+            return ag_fail(
+                err, AG_E_USAGE,
+                "%s: it has the pooled basis, whose axes are those of all prompts together and cannot be had from "
+                "shares; "
+                "expected --basis prompt,haystack: run the shares without pooled, or one run over all prompts",
+                paths[k]);
     }
     AG_TRY(ag_provenance_merge(&g->from, list, n, options, g->arena, err));
     for (int64_t k = 1; k < n; k++) AG_TRY(check_pair(first, parts[k], &first->from, paths[0], paths[k], err));
@@ -66,7 +69,8 @@ static enum ag_status merge_into(struct geom_results *g, const struct geom_resul
     g->Dmax = first->Dmax;
     for (int64_t k = 0; k < n; k++)
         if (parts[k]->storage_lost < 0 || !ag_add(g->storage_lost, parts[k]->storage_lost, &g->storage_lost))
-            return ag_fail(err, AG_E_FORMAT, "%s: storage_lost %lld: out of range", paths[k], (long long)parts[k]->storage_lost);
+            return ag_fail(err, AG_E_FORMAT, "%s: storage_lost %lld: out of range", paths[k],
+                           (long long)parts[k]->storage_lost);
     status = AG_E_MEMORY;
     int64_t *Hk = AG_NEW(g->arena, int64_t, g->from.Ls, err), *D = AG_NEW(g->arena, int64_t, g->from.Ls, err);
     if (!Hk || !D) goto fail;
@@ -85,9 +89,9 @@ fail:
     return status;
 }
 
-enum ag_status geom_results_merge(struct geom_results **out, const struct geom_results *const *parts, const char *const *paths,
-                                  int64_t n, const struct ag_merge_options *options, struct ag_error *err)
-{
+enum ag_status geom_results_merge(struct geom_results **out, const struct geom_results *const *parts,
+                                  const char *const *paths, int64_t n, const struct ag_merge_options *options,
+                                  struct ag_error *err) {
     enum ag_status status = AG_E_MEMORY;
     struct ag_arena *arena = ag_arena_new("geometry results"), *scratch = ag_arena_new("merging geometry results");
     struct geom_results *g = arena && scratch ? AG_ZEROS(arena, struct geom_results, 1, err) : NULL;

@@ -9,7 +9,8 @@
  * gives. The shares 1/N to N/N of attgeo probe in order are the order of one run where twins stand side by side. paths (n): names
  * for messages. Refused with AG_E_USAGE: what ag_provenance_merge refuses; other r, skip, draws, seed of draws, heads or dims of a
  * layer; the pooled basis, whose axes are those of all prompts together. The parts may be freed afterwards. */
-enum ag_status geom_results_merge(struct geom_results **out, const struct geom_results *const *parts, const char *const *paths,
-                                  int64_t n, const struct ag_merge_options *options, struct ag_error *err);
+enum ag_status geom_results_merge(struct geom_results **out, const struct geom_results *const *parts,
+                                  const char *const *paths, int64_t n, const struct ag_merge_options *options,
+                                  struct ag_error *err);
 
 #endif

@@ -269,8 +269,8 @@ static enum ag_status solve_pooled(const struct geom_reducer *self, int64_t l, s
 static enum ag_status check_block(const struct geom_reducer *self, const struct ag_block *block, int64_t l,
                                   int64_t expected, struct ag_error *err) {
     const struct geom_results *g = self->results;
-    if (l < 0 || block->prompt != expected || block->prompt >= g->from.P || !block->keys.data || block->tap != g->from.tap ||
-        block->shape->Hk != g->Hk[l] || block->shape->D != g->D[l] || block->T > INT32_MAX)
+    if (l < 0 || block->prompt != expected || block->prompt >= g->from.P || !block->keys.data ||
+        block->tap != g->from.tap || block->shape->Hk != g->Hk[l] || block->shape->D != g->D[l] || block->T > INT32_MAX)
         return ag_fail(err, AG_E_INTERNAL,
                        "geometry: layer %" PRId64 ", prompt %" PRId64
                        ": a block that was not announced, or out of order",

@@ -49,8 +49,8 @@ static enum ag_status what_was_analysed(struct ag_buf *out, const struct geom_re
                          "%s: keys at the %s tap%s, %" PRId64 " layers, %" PRId64 " cells (layer x key head); %" PRId64
                          " prompts, %" PRId64 " independent units; r = %" PRId64 ", skip %" PRId64 "\n",
                          g->from.model, ag_tap_names[g->from.tap],
-                         g->from.tap == g->from.last_tap ? " (what attention reads)" : " (attention reads a later one)", g->from.Ls,
-                         cells, g->from.P, g->from.units, g->r, g->skip);
+                         g->from.tap == g->from.last_tap ? " (what attention reads)" : " (attention reads a later one)",
+                         g->from.Ls, cells, g->from.P, g->from.units, g->r, g->skip);
 }
 
 static enum ag_status the_sign(struct ag_buf *out, const struct geom_results *g, struct ag_error *err) {
@@ -145,7 +145,8 @@ static enum ag_status reading(struct ag_buf *out, const struct geom_results *g, 
     if (!known)
         text = "undecided: fewer than two independent units with needle and distractor";
     else if (prompt->smallest_p > 0.05 || haystack->smallest_p > 0.05)
-        text = "undecided: too few independent units for a test or an interval to mean something; six or more are needed";
+        text =
+            "undecided: too few independent units for a test or an interval to mean something; six or more are needed";
     else if (for_it && haystack->fraction_negative_lo > 0.5)
         text = "for the premise: the sign is negative in most cells, also on the control, where no repeated sentence "
                "shapes U_r";
@@ -212,7 +213,8 @@ static void print_header(FILE *file, const struct geom_results *g, const char *w
     fprintf(file,
             "# tap %s (last %s), r %" PRId64 ", skip %" PRId64 ", %" PRId64 " prompts, %" PRId64 " units, %" PRId64
             " bootstrap draws, seed %" PRId64 "\n# command: ",
-            ag_tap_names[g->from.tap], ag_tap_names[g->from.last_tap], g->r, g->skip, g->from.P, g->from.units, g->draws, g->resample_seed);
+            ag_tap_names[g->from.tap], ag_tap_names[g->from.last_tap], g->r, g->skip, g->from.P, g->from.units,
+            g->draws, g->resample_seed);
     for (const char *c = g->from.command; *c; c++) fputc(*c == '\n' || *c == '\r' ? ' ' : *c, file);
     fprintf(file,
             "\n# layers are numbered from 0; intervals are 95 %% percentile bootstrap over units; nan: missing\n");
@@ -269,8 +271,9 @@ static void print_spectra(FILE *file, const struct geom_results *g, int b) {
     for (int64_t l = 0; l < g->from.Ls; l++)
         for (int64_t h = 0; h < g->Hk[l]; h++)
             for (int64_t i = 0; i < g->D[l]; i++)
-                fprintf(file, "%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%.10g,%.10g\n", geom_basis_names[b], g->from.layer[l],
-                        h, i + 1, s->scree[(l * g->H + h) * g->Dmax + i], s->explained[(l * g->H + h) * g->Dmax + i]);
+                fprintf(file, "%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%.10g,%.10g\n", geom_basis_names[b],
+                        g->from.layer[l], h, i + 1, s->scree[(l * g->H + h) * g->Dmax + i],
+                        s->explained[(l * g->H + h) * g->Dmax + i]);
 }
 
 static const struct {

@@ -101,7 +101,7 @@ void geom_axes(char *out, size_t size, const struct geom_dataset *dataset) {
     static const struct {
         char letter;
         const char *word;
-    } words[] = {{'P', "prompt"}, {'k', "KV head"}, {'d', "component"},  {'r', "role"},
+    } words[] = {{'P', "prompt"}, {'k', "KV head"}, {'d', "component"}, {'r', "role"},
                  {'L', "layer"},  {'H', "KV head"}, {'D', "component"}};
     size_t at = 0;
     if (size > 0) out[0] = '\0';

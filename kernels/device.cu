@@ -26,7 +26,8 @@ extern "C" int kern_devices(struct kern_device *out, int most, int *driver, int 
         out[i].major = properties.major;
         out[i].minor = properties.minor;
         out[i].memory = (int64_t)properties.totalGlobalMem;
-        if (cudaSetDevice(i) == cudaSuccess && cudaMemGetInfo(&available, &total) == cudaSuccess) out[i].memory_free = (int64_t)available;
+        if (cudaSetDevice(i) == cudaSuccess && cudaMemGetInfo(&available, &total) == cudaSuccess)
+            out[i].memory_free = (int64_t)available;
     }
     return n;
 }

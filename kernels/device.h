@@ -10,7 +10,7 @@ extern "C" {
 
 struct kern_device {
     char name[256];
-    int major, minor; /* compute capability */
+    int major, minor;            /* compute capability */
     int64_t memory, memory_free; /* bytes */
 };
 

@@ -34,8 +34,20 @@ struct kern_tile {
 
 /* Element types of stored weights. Names as in the files. */
 enum kern_dtype {
-    KERN_F32, KERN_F16, KERN_BF16, KERN_F64,
-    KERN_Q4_0, KERN_Q4_1, KERN_Q5_0, KERN_Q5_1, KERN_Q8_0, KERN_Q2_K, KERN_Q3_K, KERN_Q4_K, KERN_Q5_K, KERN_Q6_K,
+    KERN_F32,
+    KERN_F16,
+    KERN_BF16,
+    KERN_F64,
+    KERN_Q4_0,
+    KERN_Q4_1,
+    KERN_Q5_0,
+    KERN_Q5_1,
+    KERN_Q8_0,
+    KERN_Q2_K,
+    KERN_Q3_K,
+    KERN_Q4_K,
+    KERN_Q5_K,
+    KERN_Q6_K,
     KERN_DTYPE_COUNT
 };
 struct kern_dtype_info {
@@ -63,7 +75,14 @@ struct kern_tilt {
 };
 
 /* Elementwise maps of linear attention: of the short convolution's sums, and feature maps of keys and queries. */
-enum kern_map { KERN_MAP_NONE, KERN_MAP_SILU, KERN_MAP_RELU, KERN_MAP_ELU1 /* elu + 1 */, KERN_MAP_SIGMOID, KERN_MAP_SQRELU };
+enum kern_map {
+    KERN_MAP_NONE,
+    KERN_MAP_SILU,
+    KERN_MAP_RELU,
+    KERN_MAP_ELU1 /* elu + 1 */,
+    KERN_MAP_SIGMOID,
+    KERN_MAP_SQRELU
+};
 /* Scalings of a head's vector: x (sum x^2 + eps)^-1/2, and x / (sum x + eps). */
 enum kern_unit { KERN_UNIT_NONE, KERN_UNIT_L2, KERN_UNIT_SUM };
 /* A log gate below this is a reset: e^-100 is nothing beside anything, and sums of gates stay exact in double. */
@@ -146,8 +165,8 @@ struct kern_ops {
     /* out (Hq, T): the moments of the logits scale * k_j . q_t over the keys that causal attention sees at t (window as in
      * attention), for one prompt; query head a uses KV head a / (Hq / Hk). Double throughout, memory linear in T. Keys and
      * queries must be finite; a query with a logit of KERN_LOGIT_MAX or more gets A = NaN. */
-    void (*logit_moments)(struct kern_logit_moments *out, const float *keys, const float *queries, int64_t T, int64_t Hq,
-                          int64_t Hk, int64_t D, int64_t key_head_stride, int64_t key_token_stride,
+    void (*logit_moments)(struct kern_logit_moments *out, const float *keys, const float *queries, int64_t T,
+                          int64_t Hq, int64_t Hk, int64_t D, int64_t key_head_stride, int64_t key_token_stride,
                           int64_t query_head_stride, int64_t query_token_stride, double scale, int64_t window);
 
     /* The law of n >= 1 finite logits x tilted by s: weights proportional to e^{s x_j}. */
@@ -161,8 +180,8 @@ struct kern_ops {
 
     /* Alignment energies (MATH.md section 4): for each of T keys, total[t] = |k_t - mu|^2 and inside[t] =
      * |U_r^T (k_t - mu)|^2, U (r, D): one eigenvector per row. */
-    void (*align)(double *inside, double *total, const float *x, const double *mu, const double *U, int64_t T, int64_t D,
-                  int64_t r, int64_t token_stride);
+    void (*align)(double *inside, double *total, const float *x, const double *mu, const double *U, int64_t T,
+                  int64_t D, int64_t r, int64_t token_stride);
 
     /* Symmetric eigenproblem of n matrices a (n, D, D) in double, overwritten: a[i] row j becomes the eigenvector of
      * w[i][j], w (n, D) descending. info (n): 0, or the solver's status, non-zero meaning that result i is not valid. */

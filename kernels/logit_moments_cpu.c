@@ -23,8 +23,7 @@ _Static_assert(BLOCK % KEYS == 0, "register tiles divide a block");
 struct total {
     kern_dvec s, c;
 };
-static inline void accumulate(struct total *total, kern_dvec x)
-{
+static inline void accumulate(struct total *total, kern_dvec x) {
     kern_dvec s = total->s + x, z = s - total->s;
     total->c += (total->s - (s - z)) + (x - z);
     total->s = s;
@@ -41,8 +40,7 @@ struct strip {
 } __attribute__((aligned(64)));
 
 /* s (n, STRIP) = k (n, D) q (D, STRIP); n is rounded up to KEYS by repeating the last key. */
-static void scores(double *s, const double *q, const float *k, int64_t n, int64_t D, int64_t ldk)
-{
+static void scores(double *s, const double *q, const float *k, int64_t n, int64_t D, int64_t ldk) {
     for (int64_t j = 0; j < n; j += KEYS) {
         const float *row[KEYS];
         kern_dvec acc[KEYS][VECTORS];
@@ -71,8 +69,7 @@ static void scores(double *s, const double *q, const float *k, int64_t n, int64_
 }
 
 /* Which rows of vector c see key j of the prompt. */
-static inline kern_divec sees(const struct strip *w, int c, int64_t j, int64_t window)
-{
+static inline kern_divec sees(const struct strip *w, int c, int64_t j, int64_t window) {
     kern_divec back = *(const kern_divec *)(w->token + c * V) - j, mask = back >= 0;
     if (window > 0) mask &= back < window;
     return mask;
@@ -80,8 +77,7 @@ static inline kern_divec sees(const struct strip *w, int c, int64_t j, int64_t w
 
 /* Adds keys [first, first + n) to the sums; partial: some rows do not see some of them. Always inlined twice. */
 static inline __attribute__((always_inline)) void gather(struct strip *w, int64_t first, int64_t n, int64_t window,
-                                                         bool partial)
-{
+                                                         bool partial) {
     for (int c = 0; c < VECTORS; c++) {
         const double *s = w->s + c * V;
         kern_dvec a = w->a[c], b = w->b[c], centre = w->centre[c];
@@ -97,7 +93,8 @@ static inline __attribute__((always_inline)) void gather(struct strip *w, int64_
         }
         kern_divec fresh = w->b[c] == -INFINITY;
         centre = kern_choose(fresh & (count > 0), sum / kern_larger(count, kern_dsplat(1)), centre);
-        kern_dvec K = kern_larger((b * 0x1.71547652b82fep0 + KERN_ROUND) - KERN_ROUND, kern_dsplat(-0x1p50)); /* a row that has seen nothing: harmless */
+        kern_dvec K = kern_larger((b * 0x1.71547652b82fep0 + KERN_ROUND) - KERN_ROUND,
+                                  kern_dsplat(-0x1p50)); /* a row that has seen nothing: harmless */
         kern_dvec decay = kern_dpow2(w->K[c] - K), decay2 = decay * decay;
         w->sums[c][E1].s *= decay, w->sums[c][E1].c *= decay;
         w->sums[c][E2].s *= decay2, w->sums[c][E2].c *= decay2;
@@ -128,8 +125,7 @@ static inline __attribute__((always_inline)) void gather(struct strip *w, int64_
 static double up(double x, double n) { return x * (1 + n * U) + 4.94e-324; }
 
 /* Row i of the strip, t keys seen. size: largest |k| times |q| scale, rounded up. */
-static void finish(struct kern_logit_moments *out, const struct strip *w, int i, int64_t t, int64_t D, double size)
-{
+static void finish(struct kern_logit_moments *out, const struct strip *w, int i, int64_t t, int64_t D, double size) {
     int c = i / V, l = i % V;
     double sum[SUMS], N = (double)t, centre = w->centre[c][l], a = w->a[c][l], b = w->b[c][l], K = w->K[c][l];
     for (int k = 0; k < SUMS; k++) sum[k] = w->sums[c][k].s[l] + w->sums[c][k].c[l];
@@ -160,8 +156,9 @@ static void finish(struct kern_logit_moments *out, const struct strip *w, int i,
     out->dm = up(eps + U * ((n + 2) * root + 2 * fabs(d) + 2 * fabs(out->m)), 16) + 1e-320;
     out->dv = up(eps * (2 * sd + eps) + rounding, 32) + 1e-300;
     out->dA = up(eta + U * (n + 8 + 3 * fabs(log_sum) + 3 * fabs(shift) + 2 * fabs(out->A)), 16);
-    if (!(fmax(fabs(a), fabs(b)) < KERN_LOGIT_MAX)) out->A = NAN; /* beyond kern_dexp: no result rather than a wrong one */
-    if (a == b) { /* one key, or equal stored logits: the point mass, up to eta */
+    if (!(fmax(fabs(a), fabs(b)) < KERN_LOGIT_MAX))
+        out->A = NAN; /* beyond kern_dexp: no result rather than a wrong one */
+    if (a == b) {     /* one key, or equal stored logits: the point mass, up to eta */
         out->m = a;
         out->v = out->k3 = out->k4 = 0;
         out->dm = eta;
@@ -172,8 +169,7 @@ static void finish(struct kern_logit_moments *out, const struct strip *w, int i,
 /* Rows [row, row + rows) of the stack of one KV head. */
 static void strip_of(struct kern_logit_moments *out, const float *keys, const float *queries, int64_t row, int64_t rows,
                      int64_t G, int64_t T, int64_t D, int64_t ldk, int64_t query_head_stride, int64_t ldq, double scale,
-                     int64_t window, double largest_key)
-{
+                     int64_t window, double largest_key) {
     struct strip w;
     double size[STRIP];
     for (int i = 0; i < STRIP; i++) {
@@ -199,8 +195,10 @@ static void strip_of(struct kern_logit_moments *out, const float *keys, const fl
     for (int64_t j = begin; j <= high; j += BLOCK) {
         int64_t n = high + 1 - j < BLOCK ? high + 1 - j : BLOCK;
         scores(w.s, w.q, keys + j * ldk, n, D, ldk);
-        if (j + n - 1 > low || (window > 0 && high - j >= window)) gather(&w, j, n, window, true);
-        else gather(&w, j, n, window, false);
+        if (j + n - 1 > low || (window > 0 && high - j >= window))
+            gather(&w, j, n, window, true);
+        else
+            gather(&w, j, n, window, false);
     }
     for (int i = 0; i < rows; i++) {
         int64_t t = w.token[i], seen = window > 0 && t + 1 > window ? window : t + 1;
@@ -208,16 +206,15 @@ static void strip_of(struct kern_logit_moments *out, const float *keys, const fl
     }
 }
 
-void kern_logit_moments_cpu(struct kern_logit_moments *out, const float *keys, const float *queries, int64_t T, int64_t Hq,
-                            int64_t Hk, int64_t D, int64_t key_head_stride, int64_t key_token_stride,
-                            int64_t query_head_stride, int64_t query_token_stride, double scale, int64_t window)
-{
+void kern_logit_moments_cpu(struct kern_logit_moments *out, const float *keys, const float *queries, int64_t T,
+                            int64_t Hq, int64_t Hk, int64_t D, int64_t key_head_stride, int64_t key_token_stride,
+                            int64_t query_head_stride, int64_t query_token_stride, double scale, int64_t window) {
     const int64_t G = Hq / Hk, strips = (T * G + STRIP - 1) / STRIP;
     double largest[KERN_HEADS_MAX];
     int threads = (int)kern_threads();
-#pragma omp parallel num_threads(threads) default(none)                                                               \
-    shared(out, keys, queries, T, Hk, D, key_head_stride, key_token_stride, query_head_stride, query_token_stride, scale, \
-           window, G, strips, largest)
+#pragma omp parallel num_threads(threads) default(none)                                                                \
+    shared(out, keys, queries, T, Hk, D, key_head_stride, key_token_stride, query_head_stride, query_token_stride,     \
+           scale, window, G, strips, largest)
     {
 #pragma omp for
         for (int64_t g = 0; g < Hk; g++) {

@@ -81,10 +81,9 @@ void kern_logit_moments_row(struct kern_logit_moments *out, const double *x, int
     }
 }
 
-void kern_logit_moments_ref(struct kern_logit_moments *out, const float *keys, const float *queries, int64_t T, int64_t Hq,
-                            int64_t Hk, int64_t D, int64_t key_head_stride, int64_t key_token_stride,
-                            int64_t query_head_stride, int64_t query_token_stride, double scale, int64_t window)
-{
+void kern_logit_moments_ref(struct kern_logit_moments *out, const float *keys, const float *queries, int64_t T,
+                            int64_t Hq, int64_t Hk, int64_t D, int64_t key_head_stride, int64_t key_token_stride,
+                            int64_t query_head_stride, int64_t query_token_stride, double scale, int64_t window) {
     struct ag_arena *scratch = ag_arena_new("reference logits");
     double *x = scratch == NULL ? NULL : AG_NEW(scratch, double, T, NULL);
     if (x == NULL) { /* no memory: NaN, which no caller takes for a result */

@@ -60,15 +60,15 @@ KERN_DECLARE(ref)
 KERN_DECLARE(cpu)
 #undef KERN_DECLARE
 /* One (prompt, query head) of ccq_read, for both tables: C (D, D) and s (D) are scratch. */
-void kern_ccq_head(float *y, const float *q, const float *k, const float *w, double b, int64_t T, int64_t D, int64_t ldy,
-                   int64_t ldq, int64_t ldk);
+void kern_ccq_head(float *y, const float *q, const float *k, const float *w, double b, int64_t T, int64_t D,
+                   int64_t ldy, int64_t ldq, int64_t ldk);
 
 /* Log-partition. */
 #define KERN_DECLARE(suffix)                                                                                           \
     void kern_logit_moments_##suffix(struct kern_logit_moments *out, const float *keys, const float *queries,          \
                                      int64_t T, int64_t Hq, int64_t Hk, int64_t D, int64_t key_head_stride,            \
                                      int64_t key_token_stride, int64_t query_head_stride, int64_t query_token_stride,  \
-                                     double scale, int64_t window);                                                  \
+                                     double scale, int64_t window);                                                    \
     void kern_tilt_##suffix(struct kern_tilt *out, const double *x, int64_t n, double s);
 KERN_DECLARE(ref)
 KERN_DECLARE(cpu)

@@ -11,7 +11,8 @@
 #endif
 
 #if !defined(__AVX__)
-#pragma GCC diagnostic ignored "-Wpsabi" /* vectors wider than the registers never cross a function that is not inline */
+#pragma GCC diagnostic ignored                                                                                         \
+    "-Wpsabi" /* vectors wider than the registers never cross a function that is not inline */
 #endif
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VL__)

@@ -11,15 +11,13 @@ typedef double unaligned __attribute__((vector_size(KERN_DV * 8), aligned(8), ma
 
 enum { BLOCK = 64 * KERN_DV };
 
-static double lanes(kern_dvec v)
-{
+static double lanes(kern_dvec v) {
     double sum = 0;
     for (int i = 0; i < KERN_DV; i++) sum += v[i];
     return sum;
 }
 
-void kern_tilt_cpu(struct kern_tilt *out, const double *x, int64_t n, double s)
-{
+void kern_tilt_cpu(struct kern_tilt *out, const double *x, int64_t n, double s) {
     const double u = DBL_EPSILON / 2;
     double a = x[0], b = x[0];
     kern_dvec least[2] = {kern_dsplat(a), kern_dsplat(a)}, most[2] = {kern_dsplat(a), kern_dsplat(a)};
@@ -47,11 +45,14 @@ void kern_tilt_cpu(struct kern_tilt *out, const double *x, int64_t n, double s)
         for (int64_t j = 0; j < many; j += KERN_DV) {
             kern_dvec v = kern_dsplat(top), k;
             kern_divec real = (kern_divec)(v == v);
-            if (j < whole) v = *(const unaligned *)(x + from + j);
+            if (j < whole)
+                v = *(const unaligned *)(x + from + j);
             else
                 for (int i = 0; i < KERN_DV; i++) {
-                    if (j + i < many) v[i] = x[from + j + i];
-                    else real[i] = 0;
+                    if (j + i < many)
+                        v[i] = x[from + j + i];
+                    else
+                        real[i] = 0;
                 }
             kern_dvec y = v - top, p = kern_dexp(s * v - shift, &k);
             p = kern_choose(real, p * kern_dpow2(k), kern_dsplat(0));

@@ -4,8 +4,7 @@
 
 #include "kernels/ops.h"
 
-void kern_tilt_ref(struct kern_tilt *out, const double *x, int64_t n, double s)
-{
+void kern_tilt_ref(struct kern_tilt *out, const double *x, int64_t n, double s) {
     const double u = DBL_EPSILON / 2;
     long double top = -INFINITY, weight = 0, first = 0, second = 0;
     for (int64_t j = 0; j < n; j++) top = fmaxl(top, (long double)s * x[j]);

@@ -130,9 +130,8 @@ enum ag_status plot_write_separation(FILE *tsv, const struct plot_choice *choice
         plot_header(tsv, "note2", "Layers differ in head dimension: no r/D line.");
     }
     if (r->units < SEPARATION_LEAST_UNITS)
-        plot_header(tsv, "note3",
-                    "Only %" PRId64 " unit%s: no layer is marked, and bands over so few are too narrow.", r->units,
-                    r->units == 1 ? "" : "s");
+        plot_header(tsv, "note3", "Only %" PRId64 " unit%s: no layer is marked, and bands over so few are too narrow.",
+                    r->units, r->units == 1 ? "" : "s");
     else
         plot_header(tsv, "note3",
                     "▼ ▲ at the top: layers where needle lies below or above distractor within prompts (the 95 %% "
@@ -257,8 +256,7 @@ enum ag_status plot_write_spectra(FILE *tsv, const struct plot_choice *choice, s
     const struct plot_results *r = choice->results;
     int64_t component[24], heads = 0, points = 0, missing = 0, floored = 0;
     double smallest = 1;
-    enum ag_status status =
-        plot_provenance(tsv, "spectra", "Spectra of the key covariance", NULL, choice, arena, err);
+    enum ag_status status = plot_provenance(tsv, "spectra", "Spectra of the key covariance", NULL, choice, arena, err);
     if (status != AG_OK) return status;
     const int n = choose_components(component, r->Dmax, r->r);
     for (int64_t l = 0; l < r->Ls; l++) heads += r->Hk[l];

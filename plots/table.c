@@ -87,10 +87,10 @@ enum ag_status plot_provenance(FILE *tsv, const char *figure, const char *measur
     plot_header(tsv, "title", "%s · %s", measure, brief);
     char skipped[48] = "";
     if (r->skip > 0) snprintf(skipped, sizeof skipped, " · first %" PRId64 " tokens skipped", r->skip);
-    plot_header(tsv, "subtitle",
-                "tap %s%s · r = %" PRId64 " · %" PRId64 " prompt%s (%" PRId64 " unit%s)%s%s%s", tap,
+    plot_header(tsv, "subtitle", "tap %s%s · r = %" PRId64 " · %" PRId64 " prompt%s (%" PRId64 " unit%s)%s%s%s", tap,
                 strcmp(tap, last) == 0 ? " (the last)" : "", r->r, r->P, r->P == 1 ? "" : "s", r->units,
-                r->units == 1 ? "" : "s", pooling != NULL ? " · pooling " : "", pooling != NULL ? pooling : "", skipped);
+                r->units == 1 ? "" : "s", pooling != NULL ? " · pooling " : "", pooling != NULL ? pooling : "",
+                skipped);
     char lost[80] = "";
     if (r->storage_lost > 0)
         snprintf(lost, sizeof lost, " · %" PRId64 " records lost to 16-bit storage", r->storage_lost);

@@ -21,7 +21,7 @@ struct ckpt_tensor {
     int rank;         /* 0 to 8 */
     int64_t shape[8]; /* C order, slowest first (GGUF is reversed on reading) */
     int64_t elements;
-    int file;                /* index into ckpt.files */
+    int file;               /* index into ckpt.files */
     uint64_t offset, bytes; /* absolute in that file */
 };
 
@@ -33,10 +33,10 @@ struct ckpt_meta {
     double f;
     const char *text;
     size_t text_bytes;
-    int element_kind;  /* arrays: kind of the elements */
-    int64_t n;         /* arrays: elements */
-    const int64_t *is; /* arrays of INT or BOOL */
-    const double *fs;  /* arrays of REAL */
+    int element_kind;         /* arrays: kind of the elements */
+    int64_t n;                /* arrays: elements */
+    const int64_t *is;        /* arrays of INT or BOOL */
+    const double *fs;         /* arrays of REAL */
     const char *const *texts; /* arrays of TEXT, NUL-terminated; text_sizes gives the bytes */
     const int64_t *text_sizes;
 };

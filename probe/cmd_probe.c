@@ -62,7 +62,8 @@ static const struct ag_option options[] = {
     {"dump", 0, AG_OPT_OUTPUT, FIELD(dump), "PATH", "With --reduce: write a dump too.", NULL, 0, 0},
     {"tap", 0, AG_OPT_CHOICE, FIELD(tap), "TAP", "The tap that reducers see. Default last.", tap_choices, 0, 0},
     {"r", 'r', AG_OPT_INT, FIELD(r), "N",
-     "geometry, taylor: leading axes of the covariance that keys or directions are compared with. Default 16.", NULL, 1, 1024},
+     "geometry, taylor: leading axes of the covariance that keys or directions are compared with. Default 16.", NULL, 1,
+     1024},
     {"skip", 0, AG_OPT_INT, FIELD(skip), "N", "geometry: tokens left out at the start of every prompt. Default 0.",
      NULL, 0, 1e9},
     {"draws", 0, AG_OPT_INT, FIELD(draws), "N", "geometry, taylor: bootstrap draws. Default 10000.", NULL, 100, 1e7},
@@ -71,7 +72,8 @@ static const struct ag_option options[] = {
      "twice. Default prompt,haystack.",
      geom_basis_names, 0, 0},
     {"queries", 0, AG_OPT_INT, FIELD(queries), "N",
-     "taylor: positions of each prompt that are looked at in full, drawn from the seed and the prompt's id. Default 64.",
+     "taylor: positions of each prompt that are looked at in full, drawn from the seed and the prompt's id. Default "
+     "64.",
      NULL, 0, 1e9},
     {"no-special", 0, AG_OPT_FLAG, FIELD(no_special), NULL,
      "Encode the text alone: no BOS or EOS, special strings are plain text.", NULL, 0, 0},
@@ -324,7 +326,8 @@ static enum ag_status make_reducers(struct probe *p) {
         AG_TRY(geom_reducer_new(&tee->reducers[tee->n_reducers++], &p->geometry, p->ops, run->log, run->err));
     }
     if (o->reduce >> REDUCE_TAYLOR & 1) {
-        p->taylor = (struct taylor_options){o->queries >= 0 ? o->queries : 64, o->r, run->common.seed, o->draws, NULL, 3};
+        p->taylor =
+            (struct taylor_options){o->queries >= 0 ? o->queries : 64, o->r, run->common.seed, o->draws, NULL, 3};
         AG_TRY(taylor_reducer_new(&tee->reducers[tee->n_reducers++], &p->taylor, p->ops, run->log, run->err));
     }
 fail:
@@ -347,9 +350,8 @@ static enum ag_status make_plan(struct probe *p) {
         limit -= beside;
         if (limit < 1) {
             char a[32];
-            status = ag_fail(err, AG_E_MEMORY,
-                             "--memory %s: %s alone need %s; give more, or fewer prompts or layers", p->o->memory,
-                             p->reducer_bytes ? "the reducers" : "the dump's buffers",
+            status = ag_fail(err, AG_E_MEMORY, "--memory %s: %s alone need %s; give more, or fewer prompts or layers",
+                             p->o->memory, p->reducer_bytes ? "the reducers" : "the dump's buffers",
                              size_text(a, (double)beside));
             goto fail;
         }
@@ -361,7 +363,8 @@ static enum ag_status make_plan(struct probe *p) {
         int64_t most = 0;
         for (int64_t l = 0; l < p->model->L; l++) {
             const struct ag_layer_shape *s = &p->model->shapes[l];
-            int64_t row = s->Hk * s->D + (p->request.queries ? s->Hq * s->D : 0) + (p->request.values ? s->Hk * s->Dv : 0);
+            int64_t row =
+                s->Hk * s->D + (p->request.queries ? s->Hq * s->D : 0) + (p->request.values ? s->Hk * s->Dv : 0);
             most = row > most ? row : most;
         }
         p->rounding_bytes = 4 * most * p->plan.group_tokens;
@@ -613,7 +616,8 @@ const struct ag_command command_probe = {
         "Without --reduce they go into the dump -o, an HDF5 file that explains itself (h5dump -A; read by h5py as it "
         "is; the schema is in probe/dump.h). It is written as OUTPUT.part and renamed when whole; a run that was "
         "stopped or killed continues with --resume.\n\n"
-        "With --reduce the results of attgeo geometry and attgeo taylor are computed during the pass and nothing raw is "
+        "With --reduce the results of attgeo geometry and attgeo taylor are computed during the pass and nothing raw "
+        "is "
         "written: dumping is for samples, reducing is for scale. Answers in PROMPTS are appended (teacher forcing) and "
         "scored: retrieved means that greedy decoding would have said exactly the answer.\n\n"
         "Taps, in the order of the pass: proj (after the projection and its bias), conv (after a short convolution), "

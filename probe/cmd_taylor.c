@@ -15,7 +15,8 @@ struct taylor_command_options {
     int64_t queries, r, draws, curves;
     bool report;
 };
-static const struct taylor_command_options defaults = {.tap = OVER_DUMP_TAP_LAST, .queries = 64, .r = 16, .draws = 10000, .curves = 3};
+static const struct taylor_command_options defaults = {
+    .tap = OVER_DUMP_TAP_LAST, .queries = 64, .r = 16, .draws = 10000, .curves = 3};
 
 #define FIELD(name) offsetof(struct taylor_command_options, name)
 static const struct ag_option options[] = {
@@ -25,22 +26,26 @@ static const struct ag_option options[] = {
     {"tap", 0, AG_OPT_CHOICE, FIELD(tap), "TAP", OVER_DUMP_TAP_HELP, over_dump_taps, 0, 0},
     {"layers", 0, AG_OPT_TEXT, FIELD(layers), "LIST", OVER_DUMP_LAYERS_HELP, NULL, 0, 0},
     {"queries", 0, AG_OPT_INT, FIELD(queries), "N",
-     "Positions of each prompt that are looked at in full, drawn from the seed and the prompt's id, the same for all heads; those that "
+     "Positions of each prompt that are looked at in full, drawn from the seed and the prompt's id, the same for all "
+     "heads; those that "
      "retrieve the answer's value are added. Default 64.",
      NULL, 0, 1000000000},
     {"positions", 0, AG_OPT_TEXT, FIELD(positions), "LIST",
-     "These positions of every prompt instead of a draw: role names, value, last, retrieve, or numbers such as 0-63.", NULL, 0, 0},
+     "These positions of every prompt instead of a draw: role names, value, last, retrieve, or numbers such as 0-63.",
+     NULL, 0, 0},
     {"curves", 0, AG_OPT_INT, FIELD(curves), "N",
-     "Positions of the first prompt at which R(s q)/c(s q) is kept for 33 values of s, every head: the headline query first, then those "
+     "Positions of the first prompt at which R(s q)/c(s q) is kept for 33 values of s, every head: the headline query "
+     "first, then those "
      "with most keys. For the figure taylor-radius. Default 3.",
      NULL, 0, 1000},
-    {"r", 'r', AG_OPT_INT, FIELD(r), "N", "Axes of Sigma_t that the direction is compared with. Default 16.", NULL, 1, 1024},
-    {"draws", 0, AG_OPT_INT, FIELD(draws), "N", "Bootstrap draws of the intervals. Default 10000.", NULL, 100, 10000000},
+    {"r", 'r', AG_OPT_INT, FIELD(r), "N", "Axes of Sigma_t that the direction is compared with. Default 16.", NULL, 1,
+     1024},
+    {"draws", 0, AG_OPT_INT, FIELD(draws), "N", "Bootstrap draws of the intervals. Default 10000.", NULL, 100,
+     10000000},
 };
 
 /* The report on stdout, and as JSON into the file begun before the work (NULL: not asked for). */
-static enum ag_status publish(const struct ag_run *run, const struct taylor_results *results, struct ag_out *json)
-{
+static enum ag_status publish(const struct ag_run *run, const struct taylor_results *results, struct ag_out *json) {
     struct ag_buf text = {0};
     enum ag_status status = AG_OK;
     AG_TRY(taylor_report(&text, results, run->err));
@@ -56,8 +61,7 @@ fail:
     return status;
 }
 
-static enum ag_status report_file(const struct ag_run *run, struct ag_out *json)
-{
+static enum ag_status report_file(const struct ag_run *run, struct ag_out *json) {
     struct taylor_results *results;
     enum ag_status status = taylor_results_read(&results, run->arguments[0], run->err);
     if (status != AG_OK) return status;
@@ -66,8 +70,7 @@ static enum ag_status report_file(const struct ag_run *run, struct ag_out *json)
     return status;
 }
 
-static enum ag_status compute(const struct ag_run *run, struct ag_out *json)
-{
+static enum ag_status compute(const struct ag_run *run, struct ag_out *json) {
     const struct taylor_command_options *o = run->options;
     struct ag_error *err = run->err;
     enum ag_status status = AG_OK;
@@ -95,14 +98,14 @@ fail:
     return status;
 }
 
-static enum ag_status run_taylor(struct ag_run *run)
-{
+static enum ag_status run_taylor(struct ag_run *run) {
     const struct taylor_command_options *o = run->options;
     struct ag_out out;
     struct ag_out *json = o->json != NULL ? &out : NULL;
     enum ag_status status;
     if (o->report && run->common.output != NULL)
-        return ag_fail(run->err, AG_E_USAGE, "-o does not go with --report, which computes nothing; --json PATH writes the numbers");
+        return ag_fail(run->err, AG_E_USAGE,
+                       "-o does not go with --report, which computes nothing; --json PATH writes the numbers");
     if (json != NULL) { /* before the work, not after it */
         status = ag_out_begin(json, o->json, run->common.force, run->err);
         if (status != AG_OK) return status;
@@ -118,15 +121,20 @@ const struct ag_command command_taylor = {
     .name = "taylor",
     .summary = "the remainder of the second-order model of softmax, certified, at the queries the model forms",
     .usage = "DUMP.h5",
-    .description =
-        "Softmax's log-partition A(q) = log sum exp k_j.q is modelled at q = 0 to second order by log t + mu.q + 1/2 q^T Sigma q. For every "
-        "causal query of every query head, over exactly the keys that it sees: the remainder R, the competition c that the normaliser adds over a "
-        "linear read, how far the query is from q = 0, and four enclosures of R: B1 to B3 from the logits, B4 from what a constant-size state could "
-        "carry. The enclosures hold for the stored keys and queries with all rounding included.\n\n"
-        "A seeded sample of queries is looked at in full: trust radii (up to which multiple of the query |R| stays below a share of c), whether they are "
-        "certified, and whether the direction Sigma q points to where softmax goes.\n\n"
-        "The results file (HDF5) holds counts, histograms and the sampled rows; the report on stdout says what was found, for and against. The "
-        "same results come from attgeo probe --reduce taylor without a dump. The dump must hold queries of every token.",
+    .description = "Softmax's log-partition A(q) = log sum exp k_j.q is modelled at q = 0 to second order by log t + "
+                   "mu.q + 1/2 q^T Sigma q. For every "
+                   "causal query of every query head, over exactly the keys that it sees: the remainder R, the "
+                   "competition c that the normaliser adds over a "
+                   "linear read, how far the query is from q = 0, and four enclosures of R: B1 to B3 from the logits, "
+                   "B4 from what a constant-size state could "
+                   "carry. The enclosures hold for the stored keys and queries with all rounding included.\n\n"
+                   "A seeded sample of queries is looked at in full: trust radii (up to which multiple of the query "
+                   "|R| stays below a share of c), whether they are "
+                   "certified, and whether the direction Sigma q points to where softmax goes.\n\n"
+                   "The results file (HDF5) holds counts, histograms and the sampled rows; the report on stdout says "
+                   "what was found, for and against. The "
+                   "same results come from attgeo probe --reduce taylor without a dump. The dump must hold queries of "
+                   "every token.",
     .examples = "attgeo taylor dump.h5 -o taylor.h5\n"
                 "attgeo taylor dump.h5 -o taylor.h5 --queries 16 --layers 0-3 --json taylor.json\n"
                 "attgeo taylor --report taylor.h5",

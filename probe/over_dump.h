@@ -8,8 +8,9 @@
 /* Values of --tap: the names of the taps and last. */
 extern const char *const over_dump_taps[AG_TAP_COUNT + 2]; /* NULL-terminated */
 #define OVER_DUMP_TAP_LAST AG_TAP_COUNT
-#define OVER_DUMP_TAP_HELP                                                                                            \
-    "Where keys and queries were taken: after projection, convolution, QK-norm or RoPE. Default last: the last tap stored."
+#define OVER_DUMP_TAP_HELP                                                                                             \
+    "Where keys and queries were taken: after projection, convolution, QK-norm or RoPE. Default last: the last tap "   \
+    "stored."
 #define OVER_DUMP_LAYERS_HELP "Layers to analyse, e.g. 0-3,7. Default: all that are stored."
 
 struct over_dump {

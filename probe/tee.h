@@ -17,7 +17,7 @@ struct tee {
     enum dump_store store;
     struct score *score; /* NULL: none */
     const struct ag_tokens *tokens;
-    struct ag_arena *scratch; /* of one call */
+    struct ag_arena *scratch;            /* of one call */
     double dump_seconds, reduce_seconds; /* spent in them so far */
 };
 

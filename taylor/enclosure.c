@@ -30,10 +30,10 @@ double taylor_psi_excess(double z) {
  * 6 m2 2 w 2 eps <= 14 w^3 eps (w: the range with them), eps = dab and the roundings of y = x - centre. The means of y^i
  * are relative to w^i, (68 + i) u as in kern_logit_moments_cpu, centre inside the range: in q3 - 3 d q2 + 2 d^3 that makes 71 + 3 141 + 2 204 < 1000,
  * in k4 72 + 4 142 + 6 210 + 3 277 + 3 105 < 3200. */
-static double by_cumulants(double *error, const struct kern_logit_moments *x)
-{
+static double by_cumulants(double *error, const struct kern_logit_moments *x) {
     const double w = up((x->b - x->a) + 2 * x->dab, 8), eps = up(x->dab + 2 * U * w, 8), w2 = w * w, w3 = w2 * w;
-    *error = up((6 * w2 * eps + 1000 * U * w3) / 6 + (14 * w3 * eps + 3200 * U * w3 * w) / 24 + w3 * w2 / 96, 64) + 1e-300;
+    *error =
+        up((6 * w2 * eps + 1000 * U * w3) / 6 + (14 * w3 * eps + 3200 * U * w3 * w) / 24 + w3 * w2 / 96, 64) + 1e-300;
     return x->k3 / 6 + x->k4 / 24;
 }
 
@@ -67,10 +67,7 @@ void taylor_remainder_of(struct taylor_remainder *out, const struct kern_logit_m
 
 /* psi(z) = (e^z - 1 - z) / z^2 itself: positive, so unlike 1/2 + excess it loses nothing far below zero. z <= 0.5; relative error at
  * most 10u: for z <= -1 the one cancellation is that of 1 against (1 - e^z) / -z, which loses a factor 4.5 at most. */
-static double psi(double z)
-{
-    return z > -1 ? 0.5 + taylor_psi_excess(z) : (expm1(z) / z - 1) / z;
-}
+static double psi(double z) { return z > -1 ? 0.5 + taylor_psi_excess(z) : (expm1(z) / z - 1) / z; }
 
 /* log(w e^p + (1 - w) e^n) for a two-atom law of mean 0: weight w = v / (v + p^2) on p > 0 (or p < 0), the rest on n = -v / p. NaN where
  * the other atom overflows. *error: absolute error bound.
@@ -90,10 +87,12 @@ static double two_atoms(double v, double p, double *error) {
     /* log w and log (1 - w) without a quotient that underflows: log1p of the other ratio, or logarithms alone */
     const double apart = log(v) - 2 * log(fabs(p)), inverse = p / v * p;
     const double log_w = ratio < 1e-290 ? apart : -log1p(inverse), log_rest = inverse < 1e-290 ? -apart : -log1p(ratio);
-    const double lp = p + log_w, ln = n + log_rest, top = fmax(lp, ln), bottom = fmin(lp, ln), result = top + log1p(exp(bottom - top));
+    const double lp = p + log_w, ln = n + log_rest, top = fmax(lp, ln), bottom = fmin(lp, ln),
+                 result = top + log1p(exp(bottom - top));
     /* log-sum-exp moves by no more than its arguments: p exact; n u |n|; the ratios 2u, the logarithms 2u |.| + 2u, where they stand
      * alone 2u (|log v| + 2 |log |p||) + 2u; the sums u |lp|, u |ln|; the difference under exp u (|lp| + |ln|), exp and log1p 4u. */
-    *error = 8 * U * (fabs(p) + fabs(n) + fabs(log_w) + fabs(log_rest) + fabs(log(v)) + fabs(log(fabs(p))) + fabs(result) + 1);
+    *error = 8 * U *
+             (fabs(p) + fabs(n) + fabs(log_w) + fabs(log_rest) + fabs(log(v)) + fabs(log(fabs(p))) + fabs(result) + 1);
     return result;
 }
 
@@ -122,7 +121,9 @@ struct taylor_interval taylor_chebyshev_markov(double v_lo, double v_hi, double 
     return out;
 }
 
-double taylor_samuelson(const struct kern_logit_moments *x) { return up(sqrt((double)(x->t - 1) * up(x->v + x->dv, 4)), 8); }
+double taylor_samuelson(const struct kern_logit_moments *x) {
+    return up(sqrt((double)(x->t - 1) * up(x->v + x->dv, 4)), 8);
+}
 
 void taylor_enclose(struct taylor_interval out[TAYLOR_BOUNDS], const struct kern_logit_moments *x,
                     const struct taylor_reach *reach) {

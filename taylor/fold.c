@@ -7,8 +7,7 @@
 #include "geometry/inference.h"
 
 /* What a count is a share of: all queries, or those with v > 0; nothing where the bound is missing (B4 in window layers). */
-static int64_t base_of(const int64_t *counts, int count, int64_t window)
-{
+static int64_t base_of(const int64_t *counts, int count, int64_t window) {
     if (count <= TAYLOR_N_EPS_2) return counts[TAYLOR_N_QUERIES];
     const bool b4 = count == TAYLOR_N_SIGN_B4 || count == TAYLOR_N_PROVED_B4 || count == TAYLOR_N_FINITE_B4;
     return b4 && window > 0 ? 0 : counts[TAYLOR_N_QUERIES] - counts[TAYLOR_N_DEGENERATE];
@@ -16,15 +15,14 @@ static int64_t base_of(const int64_t *counts, int count, int64_t window)
 
 /* ---- quantiles ---------------------------------------------------------------------------------------------------- */
 
-static void quantiles_of(double *out, const int64_t *counts)
-{
+static void quantiles_of(double *out, const int64_t *counts) {
     for (int i = 0; i < TAYLOR_QUANTILES; i++) out[i] = taylor_quantile(counts, taylor_quantile_points[i]);
 }
 
-static enum ag_status fold_quantiles(const struct taylor_results *r, struct ag_arena *scratch, struct ag_error *err)
-{
+static enum ag_status fold_quantiles(const struct taylor_results *r, struct ag_arena *scratch, struct ag_error *err) {
     enum { BOTH = 2 * TAYLOR_BINS };
-    int64_t *head = AG_NEW(scratch, int64_t, BOTH, err), *layer = AG_NEW(scratch, int64_t, BOTH, err), *model = AG_NEW(scratch, int64_t, BOTH, err);
+    int64_t *head = AG_NEW(scratch, int64_t, BOTH, err), *layer = AG_NEW(scratch, int64_t, BOTH, err),
+            *model = AG_NEW(scratch, int64_t, BOTH, err);
     if (!head || !layer || !model) return AG_E_MEMORY;
     for (int k = 0; k < TAYLOR_QUANTITIES; k++) {
         memset(model, 0, BOTH * sizeof *model);
@@ -50,10 +48,10 @@ static enum ag_status fold_quantiles(const struct taylor_results *r, struct ag_a
 
 /* C statistics over units, each the ratio of two sums; then their bootstrap. out: (C) of value, lo, hi. */
 static enum ag_status bootstrap(struct taylor_share *out, const double *sum, const double *weight, int64_t C,
-                                const struct taylor_results *r, struct ag_arena *scratch, struct ag_error *err)
-{
+                                const struct taylor_results *r, struct ag_arena *scratch, struct ag_error *err) {
     const struct geom_ratio ratio = {r->from.units, C, sum, weight, NULL, NULL};
-    double *value = AG_NEW(scratch, double, C, err), *lo = AG_NEW(scratch, double, C, err), *hi = AG_NEW(scratch, double, C, err);
+    double *value = AG_NEW(scratch, double, C, err), *lo = AG_NEW(scratch, double, C, err),
+           *hi = AG_NEW(scratch, double, C, err);
     if (!value || !lo || !hi) return AG_E_MEMORY;
     geom_ratio_value(value, &ratio);
     const enum ag_status status = geom_bootstrap(lo, hi, NULL, &ratio, r->draws, r->sample_seed, err);
@@ -62,8 +60,7 @@ static enum ag_status bootstrap(struct taylor_share *out, const double *sum, con
 }
 
 /* Shares: queries pooled. Statistic (layer or model, count): sum over a unit's prompts and the heads of the counts. */
-static enum ag_status fold_shares(const struct taylor_results *r, struct ag_arena *scratch, struct ag_error *err)
-{
+static enum ag_status fold_shares(const struct taylor_results *r, struct ag_arena *scratch, struct ag_error *err) {
     const int64_t U = r->from.units, C = (r->from.Ls + 1) * TAYLOR_COUNTS;
     double *sum = AG_ZEROS(scratch, double, U *C, err), *weight = AG_ZEROS(scratch, double, U *C, err);
     struct taylor_share *out = AG_NEW(scratch, struct taylor_share, C, err);
@@ -74,7 +71,8 @@ static enum ag_status fold_shares(const struct taylor_results *r, struct ag_aren
             for (int64_t p = 0; p < r->from.P; p++) {
                 const int64_t *counts = r->records[l].counts + (p * r->Hq[l] + h) * TAYLOR_COUNTS;
                 for (int c = 0; c < TAYLOR_COUNTS; c++) {
-                    const int64_t layer = r->from.unit[p] * C + l * TAYLOR_COUNTS + c, model = r->from.unit[p] * C + r->from.Ls * TAYLOR_COUNTS + c;
+                    const int64_t layer = r->from.unit[p] * C + l * TAYLOR_COUNTS + c,
+                                  model = r->from.unit[p] * C + r->from.Ls * TAYLOR_COUNTS + c;
                     sum[layer] += (double)counts[c]; /* integers: exact */
                     sum[model] += (double)counts[c];
                     weight[layer] += (double)base_of(counts, c, r->window[l]);
@@ -95,8 +93,7 @@ static enum ag_status fold_shares(const struct taylor_results *r, struct ag_aren
 }
 
 /* Medians: of a head within a prompt, then the mean over heads (and layers) and the prompts of a unit, then over units. */
-static enum ag_status fold_medians(const struct taylor_results *r, struct ag_arena *scratch, struct ag_error *err)
-{
+static enum ag_status fold_medians(const struct taylor_results *r, struct ag_arena *scratch, struct ag_error *err) {
     const int64_t U = r->from.units, C = (r->from.Ls + 1) * TAYLOR_MEDIANS;
     double *sum = AG_ZEROS(scratch, double, U *C, err), *weight = AG_ZEROS(scratch, double, U *C, err);
     struct taylor_share *out = AG_NEW(scratch, struct taylor_share, C, err);
@@ -125,8 +122,7 @@ static enum ag_status fold_medians(const struct taylor_results *r, struct ag_are
     return AG_OK;
 }
 
-enum ag_status taylor_fold(struct taylor_results *r, struct ag_error *err)
-{
+enum ag_status taylor_fold(struct taylor_results *r, struct ag_error *err) {
     enum ag_status status = AG_E_MEMORY;
     struct ag_arena *scratch = ag_arena_new("folding taylor records");
     if (scratch == NULL) return ag_fail(err, AG_E_MEMORY, "taylor: out of memory");

@@ -6,8 +6,12 @@
 
 #include <stdint.h>
 
-enum { TAYLOR_OCTAVE = 16, TAYLOR_LOWEST = -40, TAYLOR_HIGHEST = 24,
-       TAYLOR_BINS = (TAYLOR_HIGHEST - TAYLOR_LOWEST) * TAYLOR_OCTAVE + 2 };
+enum {
+    TAYLOR_OCTAVE = 16,
+    TAYLOR_LOWEST = -40,
+    TAYLOR_HIGHEST = 24,
+    TAYLOR_BINS = (TAYLOR_HIGHEST - TAYLOR_LOWEST) * TAYLOR_OCTAVE + 2
+};
 
 /* The bin of |x|; x must not be NaN. */
 int taylor_bin(double x);

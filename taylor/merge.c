@@ -16,8 +16,7 @@ struct merge {
     struct ag_error *err;
 };
 
-static enum ag_status check_pair(const struct merge *x, int64_t k)
-{
+static enum ag_status check_pair(const struct merge *x, int64_t k) {
     enum ag_status status = AG_OK;
     const struct taylor_results *a = x->parts[0], *b = x->parts[k];
     const char *path_a = x->paths[0], *path_b = x->paths[k];
@@ -32,14 +31,15 @@ static enum ag_status check_pair(const struct merge *x, int64_t k)
     AG_TRY(ag_merge_same_layers("window", a->window, b->window, &a->from, path_a, path_b, err));
     for (int64_t l = 0; l < a->from.Ls; l++)
         if (memcmp(&a->scale[l], &b->scale[l], sizeof *a->scale) != 0)
-            return ag_fail(err, AG_E_USAGE, "%s: scale %.17g of layer %" PRId64 "; expected %.17g, as in %s; only the shares of one run go together",
+            return ag_fail(err, AG_E_USAGE,
+                           "%s: scale %.17g of layer %" PRId64
+                           "; expected %.17g, as in %s; only the shares of one run go together",
                            path_b, b->scale[l], a->from.layer[l], a->scale[l], path_a);
 fail:
     return status;
 }
 
-static enum ag_status copy_layers(const struct merge *x)
-{
+static enum ag_status copy_layers(const struct merge *x) {
     struct taylor_results *to = x->whole;
     const struct taylor_results *from = x->parts[0];
     const int64_t Ls = from->from.Ls;
@@ -58,13 +58,13 @@ static enum ag_status copy_layers(const struct merge *x)
     return AG_OK;
 }
 
-static enum ag_status merge_layer(const struct merge *x, int64_t l)
-{
+static enum ag_status merge_layer(const struct merge *x, int64_t l) {
     const struct taylor_results *whole = x->whole;
     struct taylor_records *to = &whole->records[l];
-    const int64_t Hq = whole->Hq[l], bins = Hq * TAYLOR_QUANTITIES * 2 * TAYLOR_BINS, cells = TAYLOR_DENSITY * TAYLOR_DENSITY;
+    const int64_t Hq = whole->Hq[l], bins = Hq * TAYLOR_QUANTITIES * 2 * TAYLOR_BINS,
+                  cells = TAYLOR_DENSITY * TAYLOR_DENSITY;
     to->counts = AG_NEW(whole->arena, int64_t, whole->from.P * Hq * TAYLOR_COUNTS, x->err);
-    to->medians = AG_NEW(whole->arena, double, whole->from.P * Hq * TAYLOR_MEDIANS, x->err);
+    to->medians = AG_NEW(whole->arena, double, whole->from.P *Hq *TAYLOR_MEDIANS, x->err);
     to->histograms = AG_ZEROS(whole->arena, int32_t, bins, x->err);
     to->density = AG_ZEROS(whole->arena, int64_t, cells, x->err);
     if (!to->counts || !to->medians || !to->histograms || !to->density) return AG_E_MEMORY;
@@ -73,31 +73,36 @@ static enum ag_status merge_layer(const struct merge *x, int64_t l)
         const int64_t more = x->parts[k]->from.P * Hq;
         bool overflow = false;
         memcpy(to->counts + heads * TAYLOR_COUNTS, from->counts, (size_t)(more * TAYLOR_COUNTS) * sizeof *to->counts);
-        memcpy(to->medians + heads * TAYLOR_MEDIANS, from->medians, (size_t)(more * TAYLOR_MEDIANS) * sizeof *to->medians);
-        for (int64_t i = 0; i < bins; i++) overflow |= __builtin_add_overflow(to->histograms[i], from->histograms[i], &to->histograms[i]);
-        for (int64_t i = 0; i < cells; i++) overflow |= __builtin_add_overflow(to->density[i], from->density[i], &to->density[i]);
+        memcpy(to->medians + heads * TAYLOR_MEDIANS, from->medians,
+               (size_t)(more * TAYLOR_MEDIANS) * sizeof *to->medians);
+        for (int64_t i = 0; i < bins; i++)
+            overflow |= __builtin_add_overflow(to->histograms[i], from->histograms[i], &to->histograms[i]);
+        for (int64_t i = 0; i < cells; i++)
+            overflow |= __builtin_add_overflow(to->density[i], from->density[i], &to->density[i]);
         if (overflow)
-            return ag_fail(x->err, AG_E_UNSUPPORTED, "%s: with its queries a bin of layer %" PRId64 " holds more than %d; expected fewer; merge "
-                           "fewer shares", x->paths[k], whole->from.layer[l], INT32_MAX);
+            return ag_fail(x->err, AG_E_UNSUPPORTED,
+                           "%s: with its queries a bin of layer %" PRId64 " holds more than %d; expected fewer; merge "
+                           "fewer shares",
+                           x->paths[k], whole->from.layer[l], INT32_MAX);
     }
     return AG_OK;
 }
 
 /* Place of a layer among those analysed, -1: it is not one. */
-static int64_t layer_place(const struct ag_provenance *from, int64_t layer)
-{
+static int64_t layer_place(const struct ag_provenance *from, int64_t layer) {
     int64_t low = 0, high = from->Ls;
     while (low < high) {
         const int64_t middle = (low + high) / 2;
-        if (from->layer[middle] < layer) low = middle + 1;
-        else high = middle;
+        if (from->layer[middle] < layer)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low < from->Ls && from->layer[low] == layer ? low : -1;
 }
 
 /* A stable sort by layer: rows are by layer, prompt, position, head in every part, and so in the whole. */
-static enum ag_status merge_samples(const struct merge *x)
-{
+static enum ag_status merge_samples(const struct merge *x) {
     struct taylor_results *whole = x->whole;
     const int64_t Ls = whole->from.Ls;
     int64_t *next = AG_ZEROS(x->scratch, int64_t, Ls + 1, x->err), first = -1;
@@ -108,8 +113,10 @@ static enum ag_status merge_samples(const struct merge *x)
         for (int64_t i = 0; i < part->n_samples; i++) {
             const int64_t l = layer_place(&whole->from, part->samples[i].layer);
             if (l < 0 || part->samples[i].head >= whole->Hq[l])
-                return ag_fail(x->err, AG_E_FORMAT, "%s: /samples: row %" PRId64 " names layer %" PRId64 ", head %" PRId64
-                               "; expected one of /layers and its heads", x->paths[k], i, part->samples[i].layer, part->samples[i].head);
+                return ag_fail(x->err, AG_E_FORMAT,
+                               "%s: /samples: row %" PRId64 " names layer %" PRId64 ", head %" PRId64
+                               "; expected one of /layers and its heads",
+                               x->paths[k], i, part->samples[i].layer, part->samples[i].head);
             next[l + 1]++;
         }
         whole->n_samples += part->n_samples;
@@ -137,8 +144,7 @@ static enum ag_status merge_samples(const struct merge *x)
     return AG_OK;
 }
 
-static enum ag_status merge_all(const struct merge *x, const struct ag_merge_options *options)
-{
+static enum ag_status merge_all(const struct merge *x, const struct ag_merge_options *options) {
     enum ag_status status = AG_E_MEMORY;
     struct taylor_results *whole = x->whole;
     struct ag_merge_part *list = AG_NEW(x->scratch, struct ag_merge_part, x->n, x->err);
@@ -161,9 +167,9 @@ fail:
     return status;
 }
 
-enum ag_status taylor_results_merge(struct taylor_results **out, const struct taylor_results *const *parts, const char *const *paths,
-                                    int64_t n, const struct ag_merge_options *options, struct ag_error *err)
-{
+enum ag_status taylor_results_merge(struct taylor_results **out, const struct taylor_results *const *parts,
+                                    const char *const *paths, int64_t n, const struct ag_merge_options *options,
+                                    struct ag_error *err) {
     enum ag_status status = AG_E_MEMORY;
     struct ag_arena *arena = ag_arena_new("taylor results"), *scratch = ag_arena_new("merging taylor results");
     struct taylor_results *whole = arena && scratch ? AG_ZEROS(arena, struct taylor_results, 1, err) : NULL;

@@ -10,7 +10,8 @@
  * one run, so those of the other parts are left out. The shares 1/N to N/N of attgeo probe in order are the order of one run where
  * twins stand side by side. paths (n): names for messages. Refused with AG_E_USAGE: what ag_provenance_merge refuses; other r,
  * queries, draws, seed of the draws, heads, dims, window or scale of a layer. The parts may be freed afterwards. */
-enum ag_status taylor_results_merge(struct taylor_results **out, const struct taylor_results *const *parts, const char *const *paths,
-                                    int64_t n, const struct ag_merge_options *options, struct ag_error *err);
+enum ag_status taylor_results_merge(struct taylor_results **out, const struct taylor_results *const *parts,
+                                    const char *const *paths, int64_t n, const struct ag_merge_options *options,
+                                    struct ag_error *err);
 
 #endif

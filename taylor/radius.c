@@ -30,37 +30,35 @@ struct line {
 struct point {
     double s, R, slope, curvature, mean, dR, dslope, dcurvature;
 };
-static struct point at(const struct line *line, double s)
-{
+static struct point at(const struct line *line, double s) {
     struct kern_tilt tilt;
     const struct kern_logit_moments *x = line->moments;
     line->ops->tilt(&tilt, line->x, line->n, s);
-    struct point p = {s, (tilt.K - s * x->m) - s * s * x->v / 2, (tilt.mean - x->m) - s * x->v, tilt.variance, tilt.mean, 0, 0, 0};
+    struct point p = {
+        s, (tilt.K - s * x->m) - s * s * x->v / 2, (tilt.mean - x->m) - s * x->v, tilt.variance, tilt.mean, 0, 0, 0};
     /* each logit is itself only known to within dab: K moves by s dab; the tilted mean by dab + s dab sd (sd along
      * the way: at most that of the exact and the stored law and dab more); K'' by 2 sd dab and s |third moment with e| <= 2 s dab K'' */
     double sd = sqrt(tilt.variance + tilt.dvariance) + x->dab, eta = x->dab;
     p.dR = tilt.dK + s * (eta + x->dm) + s * s * x->dv / 2 + 8 * U * (fabs(tilt.K) + s * fabs(x->m) + s * s * x->v);
-    p.dslope = tilt.dmean + eta + 4 * s * eta * sd + x->dm + s * x->dv + 8 * U * (fabs(tilt.mean) + fabs(x->m) + s * x->v);
+    p.dslope =
+        tilt.dmean + eta + 4 * s * eta * sd + x->dm + s * x->dv + 8 * U * (fabs(tilt.mean) + fabs(x->m) + s * x->v);
     p.dcurvature = tilt.dvariance + 4 * eta * (sd + eta) + 8 * s * eta * tilt.variance;
     return p;
 }
 
 /* Positive where |R| > eps c: the larger of the two sides. v2 = s^2 v / 2, c = R + v2. */
-static double excess(const struct line *line, double R, double s)
-{
+static double excess(const struct line *line, double R, double s) {
     double v2 = s * s * line->moments->v / 2;
     return fmax((1 - line->eps) * R - line->eps * v2, -(1 + line->eps) * R - line->eps * v2);
 }
 
-static double excess_at(double s, void *self)
-{
+static double excess_at(double s, void *self) {
     const struct line *line = self;
     return excess(line, at(line, s).R, s);
 }
 
 /* The largest z with psi(z) - 1/2 <= level (sign +1), or 1/2 - psi(-z) <= level (sign -1); a little less, to be safe. */
-static double reach(double level, double sign)
-{
+static double reach(double level, double sign) {
     double lo = 0, hi = 1;
     while (hi < 1e6 && sign * taylor_psi_excess(sign * hi) <= level) hi *= 2;
     for (int i = 0; i < 100; i++) {
@@ -72,8 +70,7 @@ static double reach(double level, double sign)
 
 /* The s up to which B2 excludes a crossing: R <= s^2 v e+ with e+ = psi(s (b - m)) - 1/2 implies R <= eps c when
  * (1 - eps) e+ <= eps / 2; R >= -s^2 v e- with e- = 1/2 - psi(-s r) implies -R <= eps c when (1 + eps) e- <= eps / 2. */
-static double proved_start(const struct kern_logit_moments *x, double eps)
-{
+static double proved_start(const struct kern_logit_moments *x, double eps) {
     double above = (x->b - x->m) + x->dab + x->dm, range = (x->b - x->a) + 2 * x->dab, s = 1;
     if (eps < 1 && above > 0) s = fmin(s, reach(eps / (2 * (1 - eps)), 1) / above);
     if (range > 0 && eps / (2 * (1 + eps)) < 0.5) s = fmin(s, reach(eps / (2 * (1 + eps)), -1) / range);
@@ -81,19 +78,20 @@ static double proved_start(const struct kern_logit_moments *x, double eps)
 }
 
 /* K'' in [lo, hi] between the points, up >= b - m_0, down >= m_1 - a. The exponents are off by 2u of themselves, e^x by 2u. */
-static void between(double *lo, double *hi, const struct point *p, const struct point *q, double up, double down)
-{
+static void between(double *lo, double *hi, const struct point *p, const struct point *q, double up, double down) {
     const double H = q->s - p->s, slop = 16 * U * (1 + (up + down) * H);
-    *hi = fmin((p->curvature + p->dcurvature) * exp(up * H), (q->curvature + q->dcurvature) * exp(down * H)) * (1 + slop);
-    *lo = fmax(0, fmax((p->curvature - p->dcurvature) * exp(-down * H), (q->curvature - q->dcurvature) * exp(-up * H)) * (1 - slop));
+    *hi =
+        fmin((p->curvature + p->dcurvature) * exp(up * H), (q->curvature + q->dcurvature) * exp(down * H)) * (1 + slop);
+    *lo = fmax(0, fmax((p->curvature - p->dcurvature) * exp(-down * H), (q->curvature - q->dcurvature) * exp(-up * H)) *
+                      (1 - slop));
 }
 
 /* True when B5 excludes a crossing on [p.s, q.s]: with K'' in [lo, hi] there, R(s0 + h) lies between the parabolas R0 + R0' h +
  * (lo - v) h^2 / 2 and the same with hi; each side of `excess` is then at most a parabola in h, whose maximum is looked up. */
-static bool excluded(const struct line *line, const struct point *p, const struct point *q)
-{
+static bool excluded(const struct line *line, const struct point *p, const struct point *q) {
     const struct kern_logit_moments *x = line->moments;
-    double H = q->s - p->s, up = fmax((x->b + x->dab) - (p->mean - p->dslope), 0), down = fmax((q->mean + q->dslope) - (x->a - x->dab), 0);
+    double H = q->s - p->s, up = fmax((x->b + x->dab) - (p->mean - p->dslope), 0),
+           down = fmax((q->mean + q->dslope) - (x->a - x->dab), 0);
     double lo, hi;
     between(&lo, &hi, p, q, up, down);
     double v_lo = x->v - x->dv, v_hi = x->v + x->dv, eps = line->eps, s = p->s;
@@ -112,8 +110,7 @@ static bool excluded(const struct line *line, const struct point *p, const struc
 }
 
 /* Certifies as far as it can from p towards q, halving where B5 is too coarse; returns how far. */
-static double certify(const struct line *line, const struct point *p, const struct point *q, int halvings)
-{
+static double certify(const struct line *line, const struct point *p, const struct point *q, int halvings) {
     if (excluded(line, p, q)) return q->s;
     if (halvings == 0) return p->s;
     struct point middle = at(line, (p->s + q->s) / 2);
@@ -122,15 +119,16 @@ static double certify(const struct line *line, const struct point *p, const stru
 }
 
 /* Between a point inside, lo, and one outside, hi: the crossing, from below. A start where rounding hides the sign is it. */
-static double crossing(struct line *line, double lo, double hi)
-{
+static double crossing(struct line *line, double lo, double hi) {
     if (excess_at(lo, line) >= 0) return lo;
     gsl_function function = {excess_at, line};
     gsl_root_fsolver *solver = gsl_root_fsolver_alloc(gsl_root_fsolver_brent);
     double found = lo;
     if (solver != NULL && gsl_root_fsolver_set(solver, &function, lo, hi) == GSL_SUCCESS) {
         for (int k = 0; k < 100 && gsl_root_fsolver_iterate(solver) == GSL_SUCCESS; k++)
-            if (gsl_root_test_interval(gsl_root_fsolver_x_lower(solver), gsl_root_fsolver_x_upper(solver), 0, 1e-10) == GSL_SUCCESS) break;
+            if (gsl_root_test_interval(gsl_root_fsolver_x_lower(solver), gsl_root_fsolver_x_upper(solver), 0, 1e-10) ==
+                GSL_SUCCESS)
+                break;
         found = gsl_root_fsolver_x_lower(solver);
     }
     gsl_root_fsolver_free(solver);
@@ -138,8 +136,7 @@ static double crossing(struct line *line, double lo, double hi)
 }
 
 void taylor_trust_radii(struct taylor_radius *out, const double *x, int64_t n, const struct kern_logit_moments *moments,
-                        const struct kern_ops *ops)
-{
+                        const struct kern_ops *ops) {
     double start[TAYLOR_EPS], least = 1;
     for (int e = 0; e < TAYLOR_EPS; e++) {
         start[e] = moments->v > 0 ? proved_start(moments, taylor_eps[e]) : 1;
@@ -182,8 +179,7 @@ void taylor_trust_radii(struct taylor_radius *out, const double *x, int64_t n, c
 }
 
 struct taylor_interval taylor_refined(const double *x, int64_t n, const struct kern_logit_moments *moments, double s,
-                                      int64_t nodes, const struct kern_ops *ops)
-{
+                                      int64_t nodes, const struct kern_ops *ops) {
     struct line line = {x, n, moments, 1, ops};
     struct point p = at(&line, 0);
     double lo = 0, hi = 0; /* of the integral of (s - u) (K''(u) - v) */

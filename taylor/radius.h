@@ -14,7 +14,7 @@ enum { TAYLOR_EPS = 3 };
 extern const double taylor_eps[TAYLOR_EPS]; /* 0.1, 0.5, 1 */
 
 struct taylor_radius {
-    double s;       /* sup of s in (0, 1] with |R(s')| <= eps c(s') for all s' <= s, as far as the search sees; 1: inside */
+    double s; /* sup of s in (0, 1] with |R(s')| <= eps c(s') for all s' <= s, as far as the search sees; 1: inside */
     double proved;  /* no crossing in (0, proved]: a theorem about these logits (B2 near 0, then B5) */
     bool certified; /* proved >= (1 - 1e-3) s */
 };

@@ -49,32 +49,54 @@
 
 /* Histogrammed for all causal queries. R_over_c is signed, the others are not negative. */
 enum taylor_quantity {
-    TAYLOR_Q_NORM,      /* |q|, scale included */
-    TAYLOR_RADIUS_V,    /* sqrt(v) */
-    TAYLOR_RANGE,       /* b - a */
-    TAYLOR_C,           /* competition; also the error of order 1 */
-    TAYLOR_ABS_R,       /* |R|; also the error of order 2 */
-    TAYLOR_R_OVER_C,    /* signed */
-    TAYLOR_R_OVER_V2,   /* |R| / (v / 2) */
-    TAYLOR_EFFECTIVE,   /* effective keys */
-    TAYLOR_LARGEST,     /* largest weight */
-    TAYLOR_WIDTH_B1, TAYLOR_WIDTH_B2, TAYLOR_WIDTH_B3, TAYLOR_WIDTH_B4, /* width / |R| */
-    TAYLOR_ERROR_0, TAYLOR_ERROR_3, TAYLOR_ERROR_4,                     /* |A - A_n| of orders 0, 3, 4 */
+    TAYLOR_Q_NORM,    /* |q|, scale included */
+    TAYLOR_RADIUS_V,  /* sqrt(v) */
+    TAYLOR_RANGE,     /* b - a */
+    TAYLOR_C,         /* competition; also the error of order 1 */
+    TAYLOR_ABS_R,     /* |R|; also the error of order 2 */
+    TAYLOR_R_OVER_C,  /* signed */
+    TAYLOR_R_OVER_V2, /* |R| / (v / 2) */
+    TAYLOR_EFFECTIVE, /* effective keys */
+    TAYLOR_LARGEST,   /* largest weight */
+    TAYLOR_WIDTH_B1,
+    TAYLOR_WIDTH_B2,
+    TAYLOR_WIDTH_B3,
+    TAYLOR_WIDTH_B4, /* width / |R| */
+    TAYLOR_ERROR_0,
+    TAYLOR_ERROR_3,
+    TAYLOR_ERROR_4, /* |A - A_n| of orders 0, 3, 4 */
     TAYLOR_QUANTITIES
 };
 
 /* Per (prompt, query head). */
 enum taylor_count {
     TAYLOR_N_QUERIES,
-    TAYLOR_N_DEGENERATE,                        /* v = 0: R/c, width/|R| and sign missing */
-    TAYLOR_N_EPS_0, TAYLOR_N_EPS_1, TAYLOR_N_EPS_2, /* |R| <= eps c, eps = 0.1, 0.5, 1 (degenerate ones included) */
-    TAYLOR_N_SIGN_B1, TAYLOR_N_SIGN_B2, TAYLOR_N_SIGN_B3, TAYLOR_N_SIGN_B4,         /* the bound fixes the sign of R */
-    TAYLOR_N_PROVED_B1, TAYLOR_N_PROVED_B2, TAYLOR_N_PROVED_B3, TAYLOR_N_PROVED_B4, /* lower end >= -v/4: |R| <= c */
-    TAYLOR_N_FINITE_B1, TAYLOR_N_FINITE_B2, TAYLOR_N_FINITE_B3, TAYLOR_N_FINITE_B4,
+    TAYLOR_N_DEGENERATE, /* v = 0: R/c, width/|R| and sign missing */
+    TAYLOR_N_EPS_0,
+    TAYLOR_N_EPS_1,
+    TAYLOR_N_EPS_2, /* |R| <= eps c, eps = 0.1, 0.5, 1 (degenerate ones included) */
+    TAYLOR_N_SIGN_B1,
+    TAYLOR_N_SIGN_B2,
+    TAYLOR_N_SIGN_B3,
+    TAYLOR_N_SIGN_B4, /* the bound fixes the sign of R */
+    TAYLOR_N_PROVED_B1,
+    TAYLOR_N_PROVED_B2,
+    TAYLOR_N_PROVED_B3,
+    TAYLOR_N_PROVED_B4, /* lower end >= -v/4: |R| <= c */
+    TAYLOR_N_FINITE_B1,
+    TAYLOR_N_FINITE_B2,
+    TAYLOR_N_FINITE_B3,
+    TAYLOR_N_FINITE_B4,
     TAYLOR_COUNTS
 };
-enum taylor_median { TAYLOR_M_R_OVER_C, TAYLOR_M_ABS_R_OVER_C, TAYLOR_M_RADIUS_V, TAYLOR_M_EFFECTIVE, TAYLOR_M_LARGEST, TAYLOR_MEDIANS };
-
+enum taylor_median {
+    TAYLOR_M_R_OVER_C,
+    TAYLOR_M_ABS_R_OVER_C,
+    TAYLOR_M_RADIUS_V,
+    TAYLOR_M_EFFECTIVE,
+    TAYLOR_M_LARGEST,
+    TAYLOR_MEDIANS
+};
 
 enum { TAYLOR_QUANTILES = 7, TAYLOR_ORDERS = 5 };
 extern const double taylor_quantile_points[TAYLOR_QUANTILES]; /* 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99 */
@@ -118,10 +140,12 @@ struct taylor_summary {
     double *quantiles;       /* (Ls, H, TAYLOR_QUANTITIES, 7) */
     double *layer_quantiles; /* (Ls, TAYLOR_QUANTITIES, 7) */
     double *model_quantiles; /* (TAYLOR_QUANTITIES, 7) */
-    double *share;           /* (Ls, H, TAYLOR_COUNTS): count / queries (degenerate: of all; sign, proved, finite: of those with v > 0) */
+    double *
+        share; /* (Ls, H, TAYLOR_COUNTS): count / queries (degenerate: of all; sign, proved, finite: of those with v > 0) */
     struct taylor_share *layer_share; /* (Ls, TAYLOR_COUNTS) */
     struct taylor_share *model_share; /* (TAYLOR_COUNTS) */
-    struct taylor_share *layer_median; /* (Ls, TAYLOR_MEDIANS): mean over units of the prompts' medians, heads averaged */
+    struct taylor_share
+        *layer_median; /* (Ls, TAYLOR_MEDIANS): mean over units of the prompts' medians, heads averaged */
     struct taylor_share *model_median; /* (TAYLOR_MEDIANS) */
 };
 
@@ -131,11 +155,11 @@ struct taylor_results {
     int64_t r, queries, sample_seed, draws;
     int64_t H;                           /* most query heads */
     const int64_t *Hq, *Hk, *D, *window; /* (Ls) */
-    const double *scale;              /* (Ls) */
-    struct taylor_records *records;   /* (Ls) */
-    struct taylor_sample *samples;    /* (n_samples), by layer, prompt, position, head */
+    const double *scale;                 /* (Ls) */
+    struct taylor_records *records;      /* (Ls) */
+    struct taylor_sample *samples;       /* (n_samples), by layer, prompt, position, head */
     int64_t n_samples;
-    struct taylor_curve *curves;      /* (n_curves), by layer, position, head */
+    struct taylor_curve *curves; /* (n_curves), by layer, position, head */
     int64_t n_curves;
     struct taylor_summary *summary; /* NULL until taylor_fold */
 };
@@ -147,7 +171,8 @@ struct taylor_options {
     const bool *positions; /* (T packed) --positions: these instead of a draw; NULL: draw */
     int64_t curves;        /* positions of the first prompt whose curves are kept; 3 */
 };
-#define TAYLOR_OPTIONS_INIT {64, 16, 0, 10000, NULL, 3}
+#define TAYLOR_OPTIONS_INIT                                                                                            \
+    { 64, 16, 0, 10000, NULL, 3 }
 
 /* An empty results object for this source: provenance and shapes copied, counts zero, medians NaN, no samples. */
 enum ag_status taylor_results_new(struct taylor_results **out, const struct ag_source *source,

@@ -16,17 +16,18 @@ int64_t taylor_curve_positions(int64_t *out, const int64_t *positions, int64_t n
 
 /* Scratch of one thread for keys up to T, width D, r axes. */
 struct taylor_scratch {
-    double *x, *axes; /* (T), (D, D) */
+    double *x, *axes;                                                 /* (T), (D, D) */
     double *mu, *cov, *spectrum, *read, *sigma_q, *projected, *state; /* (D), (D, D), (D), (D), (D), (D), (5 D) */
-    double *weight; /* (T) */
-    int32_t *rows;  /* (T) */
+    double *weight;                                                   /* (T) */
+    int32_t *rows;                                                    /* (T) */
 };
 enum ag_status taylor_scratch_new(struct taylor_scratch *scratch, int64_t T, int64_t D, struct ag_arena *arena,
                                   struct ag_error *err);
 
 /* Rows out[0..G) for the G = Hq / Hk query heads of KV head g at position t of a block; keys and queries must be finite. False:
  * the eigensolver did not converge. value: as in struct taylor_sample. curves: (G), or NULL: none. */
-bool taylor_sample_group(struct taylor_sample *out, struct taylor_curve *curves, const struct ag_block *block, int64_t g, int64_t t, uint8_t value,
-                         int64_t r, struct taylor_scratch *scratch, const struct kern_ops *ops);
+bool taylor_sample_group(struct taylor_sample *out, struct taylor_curve *curves, const struct ag_block *block,
+                         int64_t g, int64_t t, uint8_t value, int64_t r, struct taylor_scratch *scratch,
+                         const struct kern_ops *ops);
 
 #endif

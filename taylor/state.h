@@ -23,6 +23,7 @@ struct taylor_state {
 void taylor_state_begin(struct taylor_state *state, double *memory, int64_t D);
 void taylor_state_add(struct taylor_state *state, const float *key);
 /* The reach at the query q (D, raw) times scale, whose logits have mean m within dm. */
-struct taylor_reach taylor_state_reach(const struct taylor_state *state, const float *q, double scale, double m, double dm);
+struct taylor_reach taylor_state_reach(const struct taylor_state *state, const float *q, double scale, double m,
+                                       double dm);
 
 #endif

@@ -117,7 +117,8 @@ size_t test_canonical_svg(char *text, size_t n) {
         if (*from == ' ' || *from == '\t' || *from == '\n') { /* blanks as one */
             if (to == text || to[-1] != ' ') *to++ = ' ';
             from++;
-        } else *to++ = *from++;
+        } else
+            *to++ = *from++;
     }
     *to = '\0';
     return (size_t)(to - text);
@@ -127,7 +128,8 @@ static void slurp(struct ag_buf *buf, const char *path) {
     FILE *file = fopen(path, "rb");
     assert_non_null(file);
     char piece[4096];
-    for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0;) assert_int_equal(ag_buf_add(buf, piece, n, NULL), AG_OK);
+    for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0;)
+        assert_int_equal(ag_buf_add(buf, piece, n, NULL), AG_OK);
     fclose(file);
     assert_int_equal(ag_buf_add(buf, "", 0, NULL), AG_OK);
 }
@@ -143,7 +145,8 @@ int test_cli(struct ag_buf *out, struct ag_buf *err, const char *format, ...) {
     const char *o = test_path("build/test/cli.%ld.%d.out", (long)getpid(), ++calls);
     const char *e = test_path("build/test/cli.%ld.%d.err", (long)getpid(), calls);
     assert_int_equal(system("mkdir -p build/test"), 0);
-    snprintf(command, sizeof command, "%s %s >%s 2>%s </dev/null", program != NULL ? program : "build/attgeo", arguments, o, e);
+    snprintf(command, sizeof command, "%s %s >%s 2>%s </dev/null", program != NULL ? program : "build/attgeo",
+             arguments, o, e);
     fflush(NULL);
     int code = system(command);
     if (out != NULL) slurp(out, o);
@@ -170,14 +173,19 @@ int main(int argc, char **argv) {
     int n_patterns = 0;
     seed = (uint64_t)time(NULL);
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--long") == 0) with_long = true;
-        else if (strcmp(argv[i], "--gpu") == 0) gpu = true;
-        else if (strcmp(argv[i], "--list") == 0) list = true;
-        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) seed = strtoull(argv[++i], NULL, 10);
+        if (strcmp(argv[i], "--long") == 0)
+            with_long = true;
+        else if (strcmp(argv[i], "--gpu") == 0)
+            gpu = true;
+        else if (strcmp(argv[i], "--list") == 0)
+            list = true;
+        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+            seed = strtoull(argv[++i], NULL, 10);
         else if (argv[i][0] == '-') {
             fprintf(stderr, "usage: attgeo-test [--list] [--long] [--gpu] [--seed N] [PATTERN...]\n");
             return 2;
-        } else argv[1 + n_patterns++] = argv[i]; /* never overtakes i */
+        } else
+            argv[1 + n_patterns++] = argv[i]; /* never overtakes i */
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     int run = 0, failed = 0;
@@ -193,11 +201,16 @@ int main(int argc, char **argv) {
             if (wanted(group, group->tests[i].name, n_patterns, argv + 1)) chosen[n++] = group->tests[i];
         if (list && n > 0) {
             printf("%s: %s\n", group->name, group->about);
-            for (size_t i = 0; i < n; i++) printf("  %s%s\n", chosen[i].name, group->need == TEST_LONG ? " (long)" : group->need == TEST_GPU ? " (gpu)" : "");
+            for (size_t i = 0; i < n; i++)
+                printf("  %s%s\n", chosen[i].name,
+                       group->need == TEST_LONG  ? " (long)"
+                       : group->need == TEST_GPU ? " (gpu)"
+                                                 : "");
         } else if (n > 0) {
             double start = (double)clock() / CLOCKS_PER_SEC;
             int bad = _cmocka_run_group_tests(group->name, chosen, n, NULL, NULL);
-            printf("%s: %s: %.1f s of processor time\n", group->name, group->about, (double)clock() / CLOCKS_PER_SEC - start);
+            printf("%s: %s: %.1f s of processor time\n", group->name, group->about,
+                   (double)clock() / CLOCKS_PER_SEC - start);
             run += (int)n;
             failed += bad < 0 ? (int)n : bad;
         }

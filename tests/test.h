@@ -24,8 +24,8 @@ struct test_group {
 };
 void test_register(struct test_group *group);
 
-#define TEST_GROUP_NEED(id, text, list, need_)                                                              \
-    static struct test_group group_##id = {#id, text, list, sizeof(list) / sizeof((list)[0]), need_, NULL}; \
+#define TEST_GROUP_NEED(id, text, list, need_)                                                                         \
+    static struct test_group group_##id = {#id, text, list, sizeof(list) / sizeof((list)[0]), need_, NULL};            \
     __attribute__((constructor)) static void register_##id(void) { test_register(&group_##id); }
 #define TEST_GROUP(id, text, list) TEST_GROUP_NEED(id, text, list, TEST_QUICK)
 
@@ -35,10 +35,10 @@ void test_skip(const char *format, ...) __attribute__((format(printf, 1, 2), nor
 uint64_t test_seed(void);
 
 /* Fails with the message of err unless status is AG_OK. */
-#define assert_ok(call, err)                                                                              \
-    do {                                                                                                  \
-        enum ag_status assert_status_ = (call);                                                           \
-        if (assert_status_ != AG_OK) fail_msg("%s: %s", ag_status_name(assert_status_), (err)->text);     \
+#define assert_ok(call, err)                                                                                           \
+    do {                                                                                                               \
+        enum ag_status assert_status_ = (call);                                                                        \
+        if (assert_status_ != AG_OK) fail_msg("%s: %s", ag_status_name(assert_status_), (err)->text);                  \
     } while (0)
 /* The call must fail with this status, and its message must contain every given piece of text (NULL-terminated). */
 void test_refused(enum ag_status got, enum ag_status expected, const struct ag_error *err, ...);

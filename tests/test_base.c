@@ -117,7 +117,8 @@ static void ranges(void **state) {
     struct ag_error err = AG_ERROR_INIT;
     assert_ok(ag_parse_ranges(mask, 8, "0-2,5,7-7", "layers", &err), &err);
     assert_memory_equal(mask, ((bool[]){1, 1, 1, 0, 0, 1, 0, 1}), sizeof mask);
-    const char *bad[] = {"", ",", "1,", "-1", "3-1", "8", "0-8", "a", "1-", "1--2", "99999999999999999999", "1 2", "0x1"};
+    const char *bad[] = {"",    ",",  "1,", "-1", "3-1", "8", "0-8", "a", "1-", "1--2", "99999999999999999999",
+                         "1 2", "0x1"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         err = (struct ag_error)AG_ERROR_INIT;
         test_refused(ag_parse_ranges(mask, 8, bad[i], "layers", &err), AG_E_USAGE, &err, "--layers", NULL);
@@ -152,9 +153,18 @@ static const struct ag_option example_options[] = {
     {"report", 0, AG_OPT_OUTPUT, AT(report), "PATH", "Whither.", NULL, 0, 0},
 };
 static const struct example_options example_defaults = {3, 0.5, 1, 0, false, NULL, NULL, NULL};
-static const struct ag_command example = {
-    "example", "an example", "A [B]", "Does nothing.\n\nTwice.", "attgeo example x",
-    example_options, 8, sizeof(struct example_options), &example_defaults, 1, 2, example_run};
+static const struct ag_command example = {"example",
+                                          "an example",
+                                          "A [B]",
+                                          "Does nothing.\n\nTwice.",
+                                          "attgeo example x",
+                                          example_options,
+                                          8,
+                                          sizeof(struct example_options),
+                                          &example_defaults,
+                                          1,
+                                          2,
+                                          example_run};
 static const struct ag_command *const examples[] = {&example};
 
 /* Runs the example command on words; returns the exit code and what was said. */
@@ -169,14 +179,18 @@ static int example_cli(char *said, size_t size, int n, const char **words) {
     fclose(sink);
     return code;
 }
-#define CLI(...) example_cli(said, sizeof said, (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)), (const char *[]){__VA_ARGS__})
+#define CLI(...)                                                                                                       \
+    example_cli(said, sizeof said, (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)),                      \
+                (const char *[]){__VA_ARGS__})
 
 static void option_tables(void **state) {
     (void)state;
     char said[8192];
     assert_int_equal(CLI("attgeo", "example", "x"), 0);
     assert_int_equal(seen.count, 3);
-    assert_int_equal(CLI("attgeo", "example", "x", "y", "-c", "7", "--rate=0.25", "--kind", "red", "--parts", "green,red", "--flag"), 0);
+    assert_int_equal(
+        CLI("attgeo", "example", "x", "y", "-c", "7", "--rate=0.25", "--kind", "red", "--parts", "green,red", "--flag"),
+        0);
     assert_int_equal(seen.count, 7);
     assert_int_equal(seen.kind, 0);
     assert_int_equal(seen.parts, 3);
@@ -184,12 +198,28 @@ static void option_tables(void **state) {
     assert_int_equal(seen_arguments, 2);
     assert_int_equal(CLI("attgeo", "example", "--help"), 0);
     for (int i = 0; i < 8; i++) assert_non_null(strstr(said, example_options[i].name));
-    struct { const char *option, *value, *message; } bad[] = {
-        {"-c", "11", "1 to 10"}, {"-c", "0", "--count"}, {"-c", "3x", "whole"}, {"-c", "1e3", "whole"}, {"--rate", "nan", "--rate"},
-        {"--rate", "inf", "--rate"}, {"--rate", "", "--rate"}, {"--kind", "blue", "red, green"}, {"--parts", "red,,green", "red, green"},
-        {"--name", "", "empty"}, {"--unknown", "1", "is no option of this command;"}, {"-z", "1", "-z: is no option"}, {"--v", "1", "ambiguous: --verbose or --version"},
-        {"--k", "blue", "red, green"}, {"--fl=1", "x", "--flag takes no value"}, {"--r", "2", "--rate"}, {"--flag=1", "x", "takes no value"}, {"--threads", "0", "--threads"},
-        {"--seed", "-1", "--seed"}, {"--backend", "gpu", "cuda"}};
+    struct {
+        const char *option, *value, *message;
+    } bad[] = {{"-c", "11", "1 to 10"},
+               {"-c", "0", "--count"},
+               {"-c", "3x", "whole"},
+               {"-c", "1e3", "whole"},
+               {"--rate", "nan", "--rate"},
+               {"--rate", "inf", "--rate"},
+               {"--rate", "", "--rate"},
+               {"--kind", "blue", "red, green"},
+               {"--parts", "red,,green", "red, green"},
+               {"--name", "", "empty"},
+               {"--unknown", "1", "is no option of this command;"},
+               {"-z", "1", "-z: is no option"},
+               {"--v", "1", "ambiguous: --verbose or --version"},
+               {"--k", "blue", "red, green"},
+               {"--fl=1", "x", "--flag takes no value"},
+               {"--r", "2", "--rate"},
+               {"--flag=1", "x", "takes no value"},
+               {"--threads", "0", "--threads"},
+               {"--seed", "-1", "--seed"},
+               {"--backend", "gpu", "cuda"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(CLI("attgeo", "example", "x", bad[i].option, bad[i].value), 2);
         if (strstr(said, bad[i].message) == NULL) fail_msg("%s %s: %s", bad[i].option, bad[i].value, said);
@@ -234,14 +264,15 @@ static void manual_is_current(void **state) {
     char *page = calloc(1, out.size + 2);
     size_t n = fread(page, 1, out.size + 1, file);
     fclose(file);
-    if (n != out.size || memcmp(page, out.data, n) != 0) fail_msg("attgeo.1 differs from attgeo --manual: run make manual");
+    if (n != out.size || memcmp(page, out.data, n) != 0)
+        fail_msg("attgeo.1 differs from attgeo --manual: run make manual");
     free(page);
     ag_buf_free(&out);
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(error_first_wins), cmocka_unit_test(arena_pieces), cmocka_unit_test(output_whole_or_not),
-    cmocka_unit_test(hostile_paths),    cmocka_unit_test(ranges),       cmocka_unit_test(option_tables),
+    cmocka_unit_test(error_first_wins),  cmocka_unit_test(arena_pieces), cmocka_unit_test(output_whole_or_not),
+    cmocka_unit_test(hostile_paths),     cmocka_unit_test(ranges),       cmocka_unit_test(option_tables),
     cmocka_unit_test(manual_is_current),
 };
 TEST_GROUP(base, "status, arenas, files, options", tests)

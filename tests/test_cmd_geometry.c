@@ -61,10 +61,11 @@ static void test_same_bits(void **state) {
         test_cli(&out, &err, "geometry %s -o %s/a.h5 --threads 1 --basis prompt,haystack,pooled -q", dump, folder), 0);
     assert_int_equal(err.size, 0);
     assert_int_equal(test_cli(NULL, NULL, "geometry %s -o %s/b.h5 --threads 3 --basis pooled", dump, folder), 0);
-    assert_int_equal(test_cli(&fly, NULL,
-                              "probe data/sample/softmax %s/p.jsonl --reduce geometry --basis pooled --threads 2 -o %s/c.h5",
-                              folder, folder),
-                     0);
+    assert_int_equal(
+        test_cli(&fly, NULL,
+                 "probe data/sample/softmax %s/p.jsonl --reduce geometry --basis pooled --threads 2 -o %s/c.h5", folder,
+                 folder),
+        0);
     char a[300], b[300];
     snprintf(a, sizeof a, "%s/a.h5", folder);
     for (int i = 0; i < 2; i++) {

@@ -18,11 +18,36 @@
 
 #define MOST 256
 enum law {
-    GAUSSIAN, UNIFORM, HEAVY, TWO_UPPER, TWO_LOWER, EQUAL, NEARLY_EQUAL, ONE_HOT, TINY, HUGE_RANGE, FAR, THREE, LATTICE, EXPONENTIAL, LAWS
+    GAUSSIAN,
+    UNIFORM,
+    HEAVY,
+    TWO_UPPER,
+    TWO_LOWER,
+    EQUAL,
+    NEARLY_EQUAL,
+    ONE_HOT,
+    TINY,
+    HUGE_RANGE,
+    FAR,
+    THREE,
+    LATTICE,
+    EXPONENTIAL,
+    LAWS
 };
-static const char *const law_names[LAWS] = {
-    "gaussian", "uniform", "heavy tails", "two atoms, upper extremal", "two atoms, lower extremal", "all equal", "nearly equal",
-    "one far key", "range 1e-300", "range 1e3", "logits of 1e4", "t = 1, 2, 3", "lattice", "exponential"};
+static const char *const law_names[LAWS] = {"gaussian",
+                                            "uniform",
+                                            "heavy tails",
+                                            "two atoms, upper extremal",
+                                            "two atoms, lower extremal",
+                                            "all equal",
+                                            "nearly equal",
+                                            "one far key",
+                                            "range 1e-300",
+                                            "range 1e3",
+                                            "logits of 1e4",
+                                            "t = 1, 2, 3",
+                                            "lattice",
+                                            "exponential"};
 
 static double normal(gsl_rng *rng) {
     return sqrt(-2 * log(gsl_rng_uniform_pos(rng))) * cos(2 * M_PI * gsl_rng_uniform(rng));
@@ -37,21 +62,50 @@ static int64_t draw(double *x, enum law law, gsl_rng *rng) {
     int64_t few = 1 + (int64_t)gsl_rng_uniform_int(rng, (unsigned long)(n > 1 ? n - 1 : 1));
     for (int64_t j = 0; j < n; j++) {
         switch (law) {
-        case GAUSSIAN: x[j] = shift + size * normal(rng); break;
-        case UNIFORM: x[j] = shift + size * gsl_rng_uniform(rng); break;
-        case HEAVY: x[j] = shift + fmax(-1e4, fmin(1e4, size * 0.01 * tan(M_PI * (gsl_rng_uniform_pos(rng) - 0.5)))); break;
-        case TWO_UPPER: x[j] = shift + (j < few ? size : 0); break;
-        case TWO_LOWER: x[j] = shift - (j < few ? size : 0); break;
-        case EQUAL: x[j] = shift; break;
-        case NEARLY_EQUAL: x[j] = j % 7 == 3 ? nextafter(shift + 1, 1e9) : shift + 1; break;
-        case ONE_HOT: x[j] = j == 0 ? 20 + 80 * gsl_rng_uniform(rng) : 1e-3 * normal(rng); break;
-        case TINY: x[j] = 1e-300 * gsl_rng_uniform(rng); break;
-        case HUGE_RANGE: x[j] = 1e3 * (gsl_rng_uniform(rng) - 0.5); break;
-        case FAR: x[j] = (shift < 0 ? -1e4 : 1e4) + size * normal(rng); break;
-        case THREE: x[j] = shift + size * normal(rng); break;
-        case LATTICE: x[j] = (double)gsl_rng_uniform_int(rng, 5) - 2; break;
-        case EXPONENTIAL: x[j] = shift - size * log(gsl_rng_uniform_pos(rng)) * (few % 2 ? 1 : -1); break;
-        case LAWS: break;
+        case GAUSSIAN:
+            x[j] = shift + size * normal(rng);
+            break;
+        case UNIFORM:
+            x[j] = shift + size * gsl_rng_uniform(rng);
+            break;
+        case HEAVY:
+            x[j] = shift + fmax(-1e4, fmin(1e4, size * 0.01 * tan(M_PI * (gsl_rng_uniform_pos(rng) - 0.5))));
+            break;
+        case TWO_UPPER:
+            x[j] = shift + (j < few ? size : 0);
+            break;
+        case TWO_LOWER:
+            x[j] = shift - (j < few ? size : 0);
+            break;
+        case EQUAL:
+            x[j] = shift;
+            break;
+        case NEARLY_EQUAL:
+            x[j] = j % 7 == 3 ? nextafter(shift + 1, 1e9) : shift + 1;
+            break;
+        case ONE_HOT:
+            x[j] = j == 0 ? 20 + 80 * gsl_rng_uniform(rng) : 1e-3 * normal(rng);
+            break;
+        case TINY:
+            x[j] = 1e-300 * gsl_rng_uniform(rng);
+            break;
+        case HUGE_RANGE:
+            x[j] = 1e3 * (gsl_rng_uniform(rng) - 0.5);
+            break;
+        case FAR:
+            x[j] = (shift < 0 ? -1e4 : 1e4) + size * normal(rng);
+            break;
+        case THREE:
+            x[j] = shift + size * normal(rng);
+            break;
+        case LATTICE:
+            x[j] = (double)gsl_rng_uniform_int(rng, 5) - 2;
+            break;
+        case EXPONENTIAL:
+            x[j] = shift - size * log(gsl_rng_uniform_pos(rng)) * (few % 2 ? 1 : -1);
+            break;
+        case LAWS:
+            break;
         }
     }
     return n;
@@ -64,9 +118,7 @@ struct exact {
 static void exact_init(struct exact *e) {
     mpfr_inits2(200, e->c, e->R, e->m, e->v, e->A, e->work, e->sum, (mpfr_ptr)NULL);
 }
-static void exact_clear(struct exact *e) {
-    mpfr_clears(e->c, e->R, e->m, e->v, e->A, e->work, e->sum, (mpfr_ptr)NULL);
-}
+static void exact_clear(struct exact *e) { mpfr_clears(e->c, e->R, e->m, e->v, e->A, e->work, e->sum, (mpfr_ptr)NULL); }
 static void exact_of(struct exact *e, const double *x, int64_t n) {
     double a = x[0], b = x[0];
     for (int64_t j = 1; j < n; j++) {
@@ -153,7 +205,8 @@ static void cases(int64_t count, uint64_t seed) {
         struct taylor_reach reach = {INFINITY, INFINITY};
         if (i % 5 != 0) {
             double looser = 1 + gsl_rng_uniform(rng), m = mpfr_get_d(e.m, MPFR_RNDN);
-            reach = (struct taylor_reach){looser * (b - m) + 1e-12 * (1 + fabs(m)), looser * (m - a) + 1e-12 * (1 + fabs(m))};
+            reach = (struct taylor_reach){looser * (b - m) + 1e-12 * (1 + fabs(m)),
+                                          looser * (m - a) + 1e-12 * (1 + fabs(m))};
         }
         struct taylor_interval bound[TAYLOR_BOUNDS];
         taylor_enclose(bound, &moments, &reach);
@@ -161,8 +214,9 @@ static void cases(int64_t count, uint64_t seed) {
             assert_false(isnan(bound[k].lo) || isnan(bound[k].hi));
             if (isfinite(bound[k].lo) && isfinite(bound[k].hi)) finite[k]++;
             if (mpfr_cmp_d(e.R, bound[k].lo - slack(e.R)) < 0 || mpfr_cmp_d(e.R, bound[k].hi + slack(e.R)) > 0)
-                fail_msg("B%d [%.17g, %.17g] does not hold R = %.17g: '%s', %lld keys, eta %g, case %lld", k + 1, bound[k].lo,
-                         bound[k].hi, mpfr_get_d(e.R, MPFR_RNDN), law_names[law], (long long)n, eta, (long long)i);
+                fail_msg("B%d [%.17g, %.17g] does not hold R = %.17g: '%s', %lld keys, eta %g, case %lld", k + 1,
+                         bound[k].lo, bound[k].hi, mpfr_get_d(e.R, MPFR_RNDN), law_names[law], (long long)n, eta,
+                         (long long)i);
         }
     }
     printf("           %lld cases, no violation; finite: B1 %lld, B2 %lld, B3 %lld, B4 %lld\n", (long long)count,
@@ -187,14 +241,16 @@ static void enclosures_hold_million(void **state) {
         workers[w] = fork();
         assert_true(workers[w] >= 0);
         if (workers[w] > 0) continue;
-        for (int i = w; i < SHARES; i += WORKERS) cases(1000000 / SHARES, test_seed() + 1000u * (uint64_t)(i + 1)); /* a failure ends the worker */
+        for (int i = w; i < SHARES; i += WORKERS)
+            cases(1000000 / SHARES, test_seed() + 1000u * (uint64_t)(i + 1)); /* a failure ends the worker */
         fflush(stdout);
         _exit(0);
     }
     for (int w = 0; w < WORKERS; w++) {
         int how = -1;
         assert_int_equal(waitpid(workers[w], &how, 0), workers[w]);
-        if (!WIFEXITED(how) || WEXITSTATUS(how) != 0) fail_msg("worker %d found a violation (above) or died: status %d", w, how);
+        if (!WIFEXITED(how) || WEXITSTATUS(how) != 0)
+            fail_msg("worker %d found a violation (above) or died: status %d", w, how);
     }
 }
 
@@ -216,7 +272,9 @@ static void extremal_is_attained(void **state) {
                     exact_of(&e, x, n);
                     double end = side ? bound[TAYLOR_B3].lo : bound[TAYLOR_B3].hi, R = mpfr_get_d(e.R, MPFR_RNDN);
                     double gap = fabs(end - R) / fmax(1, fmax(moments.v, fabs(moments.A)));
-                    if (!(gap <= 1e-12)) fail_msg("%s end %.17g, R %.17g: n %d, k %d, size %g", side ? "lower" : "upper", end, R, n, k, size);
+                    if (!(gap <= 1e-12))
+                        fail_msg("%s end %.17g, R %.17g: n %d, k %d, size %g", side ? "lower" : "upper", end, R, n, k,
+                                 size);
                     worst = fmax(worst, gap);
                 }
     printf("           largest gap %.1e\n", worst);
@@ -263,7 +321,8 @@ static void markov_ends_hold(void **state) {
     for (int i = 0; i < 6000; i++) {
         const bool wild = i % 5 == 0;
         const double range = wild ? pow(10, -170 + 174 * gsl_rng_uniform(rng)) : pow(10, -3 + 7 * gsl_rng_uniform(rng));
-        const double variance = wild ? pow(10, -300 + 304 * gsl_rng_uniform(rng)) : range * range * pow(10, -9 * gsl_rng_uniform(rng));
+        const double variance =
+            wild ? pow(10, -300 + 304 * gsl_rng_uniform(rng)) : range * range * pow(10, -9 * gsl_rng_uniform(rng));
         const struct taylor_interval ends = taylor_chebyshev_markov(variance, variance, range, range);
         for (int k = 0; k < 6; k++) mpfr_set_prec(all[k], wild ? 4000 : 300);
         for (int side = 0; side < 2; side++) { /* log (w e^p + (1 - w) e^n) - v / 2 */
@@ -285,12 +344,18 @@ static void markov_ends_hold(void **state) {
             mpfr_div_si(f, v, 2, MPFR_RNDN);
             mpfr_sub(e, e, f, MPFR_RNDN);
             const double end = side ? ends.lo : ends.hi, truth = mpfr_get_d(e, MPFR_RNDN);
-            const double slack = ldexp(1e5, -(int)mpfr_get_prec(e)), size = 1e-12 * (fmax(fmax(variance, fabs(truth)), fmax(1, range)) + 0.02 * fabs(log(variance))) + slack;
+            const double slack = ldexp(1e5, -(int)mpfr_get_prec(e)),
+                         size =
+                             1e-12 * (fmax(fmax(variance, fabs(truth)), fmax(1, range)) + 0.02 * fabs(log(variance))) +
+                             slack;
             if (!isfinite(end)) continue;
             finite++;
             if (side == 0 ? mpfr_cmp_d(e, end + slack) > 0 : truth > -variance / 2 && mpfr_cmp_d(e, end - slack) < 0)
-                fail_msg("%s end %.17g, truth %.17g: v %g, range %g", side ? "lower" : "upper", end, truth, variance, range);
-            if (!(fabs(end - fmax(truth, -variance / 2)) <= size)) fail_msg("%s end %.17g is far from %.17g: v %g, range %g", side ? "lower" : "upper", end, truth, variance, range);
+                fail_msg("%s end %.17g, truth %.17g: v %g, range %g", side ? "lower" : "upper", end, truth, variance,
+                         range);
+            if (!(fabs(end - fmax(truth, -variance / 2)) <= size))
+                fail_msg("%s end %.17g is far from %.17g: v %g, range %g", side ? "lower" : "upper", end, truth,
+                         variance, range);
         }
     }
     assert_true(finite > 6000);
@@ -299,8 +364,8 @@ static void markov_ends_hold(void **state) {
     gsl_rng_free(rng);
 }
 
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(markov_ends_hold), cmocka_unit_test(excess_of_psi), cmocka_unit_test(enclosures_hold), cmocka_unit_test(extremal_is_attained)};
+static const struct CMUnitTest tests[] = {cmocka_unit_test(markov_ends_hold), cmocka_unit_test(excess_of_psi),
+                                          cmocka_unit_test(enclosures_hold), cmocka_unit_test(extremal_is_attained)};
 TEST_GROUP(enclosure, "Taylor remainder inside its enclosures (MPFR)", tests)
 static const struct CMUnitTest long_tests[] = {cmocka_unit_test(enclosures_hold_million)};
 TEST_GROUP_NEED(enclosure_long, "a million cases", long_tests, TEST_LONG)

@@ -12,22 +12,22 @@
 #include "kernels/ops.h"
 #include "kernels/simd_double.h"
 
-static double normal(gsl_rng *rng)
-{
+static double normal(gsl_rng *rng) {
     return sqrt(-2 * log(gsl_rng_uniform_pos(rng))) * cos(2 * M_PI * gsl_rng_uniform(rng));
 }
 
 /* |a - b| <= bound_a + bound_b, NaN fails. */
-static void agree(const char *what, int64_t t, double a, double da, double b, double db)
-{
-    if (!(fabs(a - b) <= da + db)) fail_msg("%s at %lld: %.17g +- %g and %.17g +- %g", what, (long long)t, a, da, b, db);
+static void agree(const char *what, int64_t t, double a, double da, double b, double db) {
+    if (!(fabs(a - b) <= da + db))
+        fail_msg("%s at %lld: %.17g +- %g and %.17g +- %g", what, (long long)t, a, da, b, db);
 }
 
-static void compare(int64_t T, int64_t Hk, int64_t G, int64_t D, double size, double offset, int64_t window, gsl_rng *rng)
-{
+static void compare(int64_t T, int64_t Hk, int64_t G, int64_t D, double size, double offset, int64_t window,
+                    gsl_rng *rng) {
     int64_t Hq = Hk * G, nk = T * Hk * D, nq = T * Hq * D;
     float *k = malloc((size_t)nk * 4 + 4), *q = malloc((size_t)nq * 4 + 4);
-    struct kern_logit_moments *r = malloc((size_t)(Hq * T + 1) * sizeof *r), *c = malloc((size_t)(Hq * T + 1) * sizeof *c),
+    struct kern_logit_moments *r = malloc((size_t)(Hq * T + 1) * sizeof *r),
+                              *c = malloc((size_t)(Hq * T + 1) * sizeof *c),
                               *one = malloc((size_t)(Hq * T + 1) * sizeof *one);
     for (int64_t i = 0; i < nk; i++) k[i] = (float)(size * normal(rng) + offset);
     for (int64_t i = 0; i < nq; i++) q[i] = (float)normal(rng);
@@ -63,8 +63,7 @@ static void compare(int64_t T, int64_t Hk, int64_t G, int64_t D, double size, do
     free(k), free(q), free(r), free(c), free(one);
 }
 
-static void cpu_within_bounds(void **state)
-{
+static void cpu_within_bounds(void **state) {
     (void)state;
     gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
     gsl_rng_set(rng, (unsigned long)test_seed());
@@ -74,17 +73,16 @@ static void cpu_within_bounds(void **state)
             compare(lengths[i], 1 + (int64_t)(i % 2), 1 + (int64_t)(d % 3), dims[d], 1, 0, 0, rng);
             compare(lengths[i], 2, 3, dims[d], 10, 5, d % 2 ? 5 : 70, rng);
         }
-    compare(100, 1, 2, 64, 1e4, 0, 0, rng);  /* logits of 1e4 and more */
+    compare(100, 1, 2, 64, 1e4, 0, 0, rng); /* logits of 1e4 and more */
     compare(100, 1, 2, 64, 1e-30, 0, 0, rng);
-    compare(100, 1, 2, 64, 0, 3, 0, rng);    /* equal keys */
-    compare(100, 1, 2, 64, 0, 0, 0, rng);    /* zero keys */
+    compare(100, 1, 2, 64, 0, 3, 0, rng);      /* equal keys */
+    compare(100, 1, 2, 64, 0, 0, 0, rng);      /* zero keys */
     compare(100, 1, 2, 16, 1e-3, 400, 0, rng); /* far from the origin */
     gsl_rng_free(rng);
 }
 
 /* e^x = p 2^n within 4u, against MPFR; powers of two exact. */
-static void exponential(void **state)
-{
+static void exponential(void **state) {
     (void)state;
     gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
     gsl_rng_set(rng, (unsigned long)test_seed());

@@ -11,7 +11,9 @@
 #include "tests/test.h"
 
 #define FOLDER "build/test/merge"
-#define PROBE "probe data/sample/softmax " FOLDER "/p.jsonl --layers 0-1 --no-score --draws 200 --queries 2 --reduce geometry,taylor "
+#define PROBE                                                                                                          \
+    "probe data/sample/softmax " FOLDER                                                                                \
+    "/p.jsonl --layers 0-1 --no-score --draws 200 --queries 2 --reduce geometry,taylor "
 
 static const char *const kinds[] = {"geometry", "taylor"};
 
@@ -38,7 +40,8 @@ static void *bytes_of(hid_t at, bool attribute, size_t *n) {
     if (H5Tget_class(type) != H5T_STRING) {
         *n = (size_t)H5Sget_simple_extent_npoints(space) * H5Tget_size(type);
         data = calloc(*n + 1, 1);
-        assert_true((attribute ? H5Aread(at, type, data) : H5Dread(at, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data)) >= 0);
+        assert_true((attribute ? H5Aread(at, type, data) : H5Dread(at, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data)) >=
+                    0);
     }
     H5Tclose(type);
     H5Sclose(space);
@@ -61,14 +64,17 @@ static herr_t compare_attribute(hid_t at, const char *name, const H5A_info_t *in
     (void)info;
     if (strcmp(object_name, ".") == 0 && ignored(w, name)) return 0;
     struct ag_error err = AG_ERROR_INIT;
-    if (!ag_h5_has_attribute(w->other, object_name, name)) fail_msg("%s has no attribute %s of %s", w->paths[1], name, object_name);
-    hid_t a = H5Aopen(at, name, H5P_DEFAULT), b = H5Aopen_by_name(w->other, object_name, name, H5P_DEFAULT, H5P_DEFAULT);
+    if (!ag_h5_has_attribute(w->other, object_name, name))
+        fail_msg("%s has no attribute %s of %s", w->paths[1], name, object_name);
+    hid_t a = H5Aopen(at, name, H5P_DEFAULT),
+          b = H5Aopen_by_name(w->other, object_name, name, H5P_DEFAULT, H5P_DEFAULT);
     hid_t type = H5Aget_type(a);
     if (H5Tget_class(type) == H5T_STRING) {
         const char *x, *y;
         assert_ok(ag_h5_get_text(&x, at, ".", name, w->arena, &err), &err);
         assert_ok(ag_h5_get_text(&y, w->other, object_name, name, w->arena, &err), &err);
-        if (strcmp(x, y) != 0) fail_msg("%s: attribute %s of %s: %s; %s has %s", w->paths[0], name, object_name, x, w->paths[1], y);
+        if (strcmp(x, y) != 0)
+            fail_msg("%s: attribute %s of %s: %s; %s has %s", w->paths[0], name, object_name, x, w->paths[1], y);
     } else if (!same_bytes(a, b, true)) {
         fail_msg("attribute %s of %s differs between %s and %s", name, object_name, w->paths[0], w->paths[1]);
     }
@@ -85,13 +91,16 @@ static herr_t compare_object(hid_t at, const char *name, const H5O_info_t *info,
     char top[32];
     snprintf(top, sizeof top, "%.*s", (int)strcspn(name, "/"), name);
     if (ignored(w, top)) return 0;
-    if (strcmp(name, ".") != 0 && !ag_h5_exists(w->other, name)) fail_msg("%s has no %s, which is in %s", w->paths[1], name, w->paths[0]);
+    if (strcmp(name, ".") != 0 && !ag_h5_exists(w->other, name))
+        fail_msg("%s has no %s, which is in %s", w->paths[1], name, w->paths[0]);
     hid_t a = H5Oopen(at, name, H5P_DEFAULT);
     object_name = name;
     assert_true(H5Aiterate2(a, H5_INDEX_NAME, H5_ITER_INC, NULL, compare_attribute, w) >= 0);
     if (info->type == H5O_TYPE_DATASET) {
-        hid_t b = H5Dopen2(w->other, name, H5P_DEFAULT), type = H5Dget_type(a), space = H5Dget_space(a), space_b = H5Dget_space(b);
-        if (H5Sextent_equal(space, space_b) <= 0) fail_msg("%s: the shape differs between %s and %s", name, w->paths[0], w->paths[1]);
+        hid_t b = H5Dopen2(w->other, name, H5P_DEFAULT), type = H5Dget_type(a), space = H5Dget_space(a),
+              space_b = H5Dget_space(b);
+        if (H5Sextent_equal(space, space_b) <= 0)
+            fail_msg("%s: the shape differs between %s and %s", name, w->paths[0], w->paths[1]);
         if (H5Tget_class(type) == H5T_STRING) {
             const char *const *x, *const *y;
             int64_t n = -1;
@@ -125,44 +134,59 @@ static void same_files(const char *a, const char *b, const char *const *ignore) 
     }
     for (int i = 0; i < 2; i++) assert_ok(ag_h5_close(file[i], &err), &err);
 }
-static const char *const provenance[] = {"command", "merged", NULL}, *const with_dump[] = {"command", "merged", "dump", NULL},
-                  *const whose_command[] = {"command", NULL}, *const other_order[] = {"command", "merged", "prompts_sha256", NULL};
+static const char *const provenance[] = {"command", "merged", NULL},
+                         *const with_dump[] = {"command", "merged", "dump", NULL},
+                         *const whose_command[] = {"command", NULL},
+                         *const other_order[] = {"command", "merged", "prompts_sha256", NULL};
 
 /* ---- runs ------------------------------------------------------------------------------------------------------------- */
 
 /* On one thread, unless arguments say otherwise: the work is small. */
 static void run(const char *arguments) {
     struct ag_buf err = {0};
-    if (test_cli(NULL, &err, "%s%s", arguments, strstr(arguments, "--threads") ? "" : " --threads 1") != 0) fail_msg("attgeo %s: %s", arguments, err.data ? err.data : "no message");
+    if (test_cli(NULL, &err, "%s%s", arguments, strstr(arguments, "--threads") ? "" : " --threads 1") != 0)
+        fail_msg("attgeo %s: %s", arguments, err.data ? err.data : "no message");
     ag_buf_free(&err);
 }
 
 /* Twins of about 120 tokens in the words of the sample, as its own prompts are made, only shorter. */
 static void write_prompts(const char *path, int pairs) {
-    static const char *const prose[] = {"Selma carried the blue rope to the orchard.", "Tobin waited at the kitchen until the afternoon.",
-                                        "Every autumn Ivan walked from the river to the meadow.", "Victor put the golden candle in the library.",
-                                        "The sailor asked Ivan about the white rope.", "Tobin the potter was happy in the spring."};
-    static const char *const facts[] = {"The special code for dusty unicorn is 5995.", "The special code for rough violin is 5998."};
-    static const char *const questions[] = {"What is the special code for dusty unicorn? The special code for dusty unicorn is",
-                                            "What is the special code for rough violin? The special code for rough violin is"};
+    static const char *const prose[] = {"Selma carried the blue rope to the orchard.",
+                                        "Tobin waited at the kitchen until the afternoon.",
+                                        "Every autumn Ivan walked from the river to the meadow.",
+                                        "Victor put the golden candle in the library.",
+                                        "The sailor asked Ivan about the white rope.",
+                                        "Tobin the potter was happy in the spring."};
+    static const char *const facts[] = {"The special code for dusty unicorn is 5995.",
+                                        "The special code for rough violin is 5998."};
+    static const char *const questions[] = {
+        "What is the special code for dusty unicorn? The special code for dusty unicorn is",
+        "What is the special code for rough violin? The special code for rough violin is"};
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     for (int i = 0; i < 2 * pairs; i++) {
         const int needle = (i + i / 2) % 2;
         struct ag_buf text = {0}, spans = {0};
         for (int k = 0; k < 9; k++) {
-            const int fact = k % 3 != 2 ? -1 : k == 2 + 3 * (i / 2 % 3) ? needle : !needle; /* the needle once, the other twice */
+            const int fact = k % 3 != 2                 ? -1
+                             : k == 2 + 3 * (i / 2 % 3) ? needle
+                                                        : !needle; /* the needle once, the other twice */
             const char *sentence = fact < 0 ? prose[(k + i / 2) % 6] : facts[fact];
             if (fact >= 0)
-                assert_int_equal(ag_buf_printf(&spans, NULL, "{\"start\": %d, \"end\": %d, \"role\": \"%s\"}, ", (int)text.size,
-                                               (int)(text.size + strlen(sentence)), fact == needle ? "needle" : "distractor"), AG_OK);
+                assert_int_equal(ag_buf_printf(&spans, NULL, "{\"start\": %d, \"end\": %d, \"role\": \"%s\"}, ",
+                                               (int)text.size, (int)(text.size + strlen(sentence)),
+                                               fact == needle ? "needle" : "distractor"),
+                                 AG_OK);
             assert_int_equal(ag_buf_printf(&text, NULL, "%s ", sentence), AG_OK);
         }
         const size_t question = text.size;
         assert_int_equal(ag_buf_printf(&text, NULL, "%s", questions[needle]), AG_OK);
-        fprintf(file, "{\"id\": \"pair%d-%c\", \"twin\": \"pair%d-%c\", \"text\": \"%s\", \"spans\": [%s{\"start\": %zu, \"end\": %zu, "
-                "\"role\": \"question\"}], \"answer\": \" %s\"}\n", i / 2, 'a' + i % 2, i / 2, 'b' - i % 2, text.data, spans.data, question,
-                text.size, needle ? "5998" : "5995");
+        fprintf(file,
+                "{\"id\": \"pair%d-%c\", \"twin\": \"pair%d-%c\", \"text\": \"%s\", \"spans\": [%s{\"start\": %zu, "
+                "\"end\": %zu, "
+                "\"role\": \"question\"}], \"answer\": \" %s\"}\n",
+                i / 2, 'a' + i % 2, i / 2, 'b' - i % 2, text.data, spans.data, question, text.size,
+                needle ? "5998" : "5995");
         ag_buf_free(&text), ag_buf_free(&spans);
     }
     assert_int_equal(fclose(file), 0);
@@ -178,7 +202,8 @@ static void make_runs(void) {
     run(PROBE "-o " FOLDER "/whole");
     for (int n = 1; n <= 4; n++)
         for (int i = 1; i <= n; i++) {
-            snprintf(text, sizeof text, PROBE "--shard %d/%d --threads %d -o " FOLDER "/%d-%d", i, n, n == 2 ? 2 : 1, i, n);
+            snprintf(text, sizeof text, PROBE "--shard %d/%d --threads %d -o " FOLDER "/%d-%d", i, n, n == 2 ? 2 : 1, i,
+                     n);
             run(text);
         }
     made = true;
@@ -196,7 +221,8 @@ static void test_union(void **state) {
             struct ag_buf out = {0}, err = {0}, same = {0};
             int used = snprintf(arguments, sizeof arguments, "merge -q --threads %d", n == 3 ? 3 : 1);
             for (int i = 1; i <= n; i++)
-                used += snprintf(arguments + used, sizeof arguments - (size_t)used, " " FOLDER "/%d-%d.%s.h5", i, n, kinds[k]);
+                used += snprintf(arguments + used, sizeof arguments - (size_t)used, " " FOLDER "/%d-%d.%s.h5", i, n,
+                                 kinds[k]);
             snprintf(merged, sizeof merged, FOLDER "/union-%d.%s.h5", n, kinds[k]);
             assert_int_equal(test_cli(&out, &err, "%s -o %s", arguments, merged), 0);
             assert_int_equal(err.size, 0);
@@ -216,12 +242,14 @@ static void test_order(void **state) {
     (void)state;
     make_runs();
     assert_int_equal(system("cd " FOLDER " && { tail -n 4 p.jsonl; head -n 4 p.jsonl; } > turned.jsonl"), 0);
-    run("probe data/sample/softmax " FOLDER "/turned.jsonl --layers 0-1 --no-score --draws 200 --queries 2 --reduce geometry,taylor -o " FOLDER "/turned");
+    run("probe data/sample/softmax " FOLDER
+        "/turned.jsonl --layers 0-1 --no-score --draws 200 --queries 2 --reduce geometry,taylor -o " FOLDER "/turned");
     for (int k = 0; k < 2; k++) {
         char arguments[600], a[200], b[200];
         snprintf(a, sizeof a, FOLDER "/turned.%s.h5", kinds[k]);
         snprintf(b, sizeof b, FOLDER "/backwards.%s.h5", kinds[k]);
-        snprintf(arguments, sizeof arguments, "merge " FOLDER "/2-2.%s.h5 " FOLDER "/1-2.%s.h5 -o %s", kinds[k], kinds[k], b);
+        snprintf(arguments, sizeof arguments, "merge " FOLDER "/2-2.%s.h5 " FOLDER "/1-2.%s.h5 -o %s", kinds[k],
+                 kinds[k], b);
         run(arguments);
         same_files(a, b, other_order);
     }
@@ -235,11 +263,14 @@ static void test_associative(void **state) {
         snprintf(all, sizeof all, FOLDER "/abc.%s.h5", kinds[k]);
         snprintf(left, sizeof left, FOLDER "/ab-c.%s.h5", kinds[k]);
         snprintf(right, sizeof right, FOLDER "/a-bc.%s.h5", kinds[k]);
-        snprintf(text, sizeof text, "merge " FOLDER "/1-3.%s.h5 " FOLDER "/2-3.%s.h5 " FOLDER "/3-3.%s.h5 -o %s", kinds[k], kinds[k], kinds[k], all);
+        snprintf(text, sizeof text, "merge " FOLDER "/1-3.%s.h5 " FOLDER "/2-3.%s.h5 " FOLDER "/3-3.%s.h5 -o %s",
+                 kinds[k], kinds[k], kinds[k], all);
         run(text);
-        snprintf(text, sizeof text, "merge " FOLDER "/1-3.%s.h5 " FOLDER "/2-3.%s.h5 -o " FOLDER "/ab.%s.h5", kinds[k], kinds[k], kinds[k]);
+        snprintf(text, sizeof text, "merge " FOLDER "/1-3.%s.h5 " FOLDER "/2-3.%s.h5 -o " FOLDER "/ab.%s.h5", kinds[k],
+                 kinds[k], kinds[k]);
         run(text);
-        snprintf(text, sizeof text, "merge " FOLDER "/2-3.%s.h5 " FOLDER "/3-3.%s.h5 -o " FOLDER "/bc.%s.h5", kinds[k], kinds[k], kinds[k]);
+        snprintf(text, sizeof text, "merge " FOLDER "/2-3.%s.h5 " FOLDER "/3-3.%s.h5 -o " FOLDER "/bc.%s.h5", kinds[k],
+                 kinds[k], kinds[k]);
         run(text);
         snprintf(text, sizeof text, "merge " FOLDER "/ab.%s.h5 " FOLDER "/3-3.%s.h5 -o %s", kinds[k], kinds[k], left);
         run(text);
@@ -269,10 +300,15 @@ static void test_over_dumps(void **state) {
     run("probe data/sample/softmax " FOLDER "/p.jsonl --layers 0 --no-score -o " FOLDER "/d.h5");
     for (int i = 0; i <= 2; i++) {
         char text[600];
-        if (i > 0) snprintf(text, sizeof text, "probe data/sample/softmax " FOLDER "/p.jsonl --layers 0 --no-score --shard %d/2 -o " FOLDER "/d%d.h5", i, i);
+        if (i > 0)
+            snprintf(text, sizeof text,
+                     "probe data/sample/softmax " FOLDER "/p.jsonl --layers 0 --no-score --shard %d/2 -o " FOLDER
+                     "/d%d.h5",
+                     i, i);
         if (i > 0) run(text);
         for (int k = 0; k < 2; k++) {
-            snprintf(text, sizeof text, "%s " FOLDER "/d%.*d.h5 --draws 200 -o " FOLDER "/over%d.%s.h5", kinds[k], i > 0, i, i, kinds[k]);
+            snprintf(text, sizeof text, "%s " FOLDER "/d%.*d.h5 --draws 200 -o " FOLDER "/over%d.%s.h5", kinds[k],
+                     i > 0, i, i, kinds[k]);
             run(text);
         }
     }
@@ -313,12 +349,16 @@ static void test_backends(void **state) {
     char backend[64];
     snprintf(backend, sizeof backend, "%s,cuda", g->from.backend);
     geom_results_free(g);
-    assert_int_equal(test_cli(NULL, &said, "merge " FOLDER "/1-2.geometry.h5 " FOLDER "/cuda.h5 -o " FOLDER "/x.h5"), 2);
+    assert_int_equal(test_cli(NULL, &said, "merge " FOLDER "/1-2.geometry.h5 " FOLDER "/cuda.h5 -o " FOLDER "/x.h5"),
+                     2);
     assert_non_null(strstr(said.data, "cuda.h5: backend cuda; expected "));
     assert_non_null(strstr(said.data, "--allow-backends"));
     assert_int_equal(access(FOLDER "/x.h5", F_OK), -1);
     ag_buf_free(&said);
-    assert_int_equal(test_cli(NULL, &said, "merge " FOLDER "/1-2.geometry.h5 " FOLDER "/cuda.h5 -o " FOLDER "/mixed.h5 --allow-backends -q"), 0);
+    assert_int_equal(test_cli(NULL, &said,
+                              "merge " FOLDER "/1-2.geometry.h5 " FOLDER "/cuda.h5 -o " FOLDER
+                              "/mixed.h5 --allow-backends -q"),
+                     0);
     assert_non_null(strstr(said.data, "different backends"));
     assert_ok(geom_results_read(&g, FOLDER "/mixed.h5", &err), &err);
     assert_string_equal(g->from.backend, backend);
@@ -330,7 +370,10 @@ static void test_backends(void **state) {
     g->from.version = "0.0.1 (git 0123abc)";
     assert_ok(geom_results_write(g, FOLDER "/old.h5", true, &err), &err);
     geom_results_free(g);
-    assert_int_equal(test_cli(NULL, &said, "merge " FOLDER "/1-2.geometry.h5 " FOLDER "/old.h5 -o " FOLDER "/versions.h5 -q --threads 1"), 0);
+    assert_int_equal(test_cli(NULL, &said,
+                              "merge " FOLDER "/1-2.geometry.h5 " FOLDER "/old.h5 -o " FOLDER
+                              "/versions.h5 -q --threads 1"),
+                     0);
     assert_non_null(strstr(said.data, "0.0.1 (git 0123abc)"));
     ag_buf_free(&said);
 }
@@ -349,7 +392,7 @@ static void test_fields(void **state) {
     const char *const *b_ids = b->from.prompt_id;
     assert_ok(taylor_results_read(&c, FOLDER "/1-2.taylor.h5", &err), &err);
     assert_ok(taylor_results_read(&d, FOLDER "/2-2.taylor.h5", &err), &err);
-#define REFUSED(kind, x, y, out, field, other, ...)                                                                     \
+#define REFUSED(kind, x, y, out, field, other, ...)                                                                    \
     do {                                                                                                               \
         const __typeof__((y)->field) before = (y)->field;                                                              \
         (y)->field = (__typeof__(before))(other);                                                                      \
@@ -379,7 +422,8 @@ static void test_fields(void **state) {
     const char *const twice[] = {"new", "same", "other", "same"};
     b->from.prompt_id = twice;
     err = (struct ag_error)AG_ERROR_INIT;
-    const enum ag_status got = geom_results_merge(&whole, (const struct geom_results *const[]){a, b}, paths, 2, &how, &err);
+    const enum ag_status got =
+        geom_results_merge(&whole, (const struct geom_results *const[]){a, b}, paths, 2, &how, &err);
     test_refused(got, AG_E_FORMAT, &err, "b.h5: prompt same is there twice", NULL);
     b->from.prompt_id = b_ids;
     REFUSED(taylor, c, d, both, from.checkpoint_sha256, "0000", "checkpoint SHA-256 0000");
@@ -401,17 +445,18 @@ static void test_fields(void **state) {
     const int32_t was = *bin;
     *bin = 1;
     err = (struct ag_error)AG_ERROR_INIT;
-    test_refused(taylor_results_merge(&both, (const struct taylor_results *const[]){c, d}, paths, 2, &how, &err), AG_E_UNSUPPORTED, &err, "b.h5",
-                 "layer 1", NULL);
+    test_refused(taylor_results_merge(&both, (const struct taylor_results *const[]){c, d}, paths, 2, &how, &err),
+                 AG_E_UNSUPPORTED, &err, "b.h5", "layer 1", NULL);
     *bin = was;
     c->records[1].histograms[5] = one;
     d->samples[0].layer = 3;
     err = (struct ag_error)AG_ERROR_INIT;
-    test_refused(taylor_results_merge(&both, (const struct taylor_results *const[]){c, d}, paths, 2, &how, &err), AG_E_FORMAT, &err, "b.h5",
-                 "row 0 names layer 3", NULL);
+    test_refused(taylor_results_merge(&both, (const struct taylor_results *const[]){c, d}, paths, 2, &how, &err),
+                 AG_E_FORMAT, &err, "b.h5", "row 0 names layer 3", NULL);
     d->samples[0].layer = 0;
     err = (struct ag_error)AG_ERROR_INIT;
-    assert_ok(taylor_results_merge(&both, (const struct taylor_results *const[]){c, d}, paths, 2, &how, &err), &err); /* all was put back */
+    assert_ok(taylor_results_merge(&both, (const struct taylor_results *const[]){c, d}, paths, 2, &how, &err),
+              &err); /* all was put back */
     assert_int_equal(both->from.P, 8);
     taylor_results_free(both);
     assert_ok(geom_results_merge(&whole, (const struct geom_results *const[]){a, b}, paths, 2, &how, &err), &err);
@@ -422,7 +467,8 @@ static void test_fields(void **state) {
     for (;; n++) {
         err = (struct ag_error)AG_ERROR_INIT;
         ag_arena_fail_after(n);
-        const enum ag_status status = taylor_results_merge(&both, (const struct taylor_results *const[]){c, d}, paths, 2, &how, &err);
+        const enum ag_status status =
+            taylor_results_merge(&both, (const struct taylor_results *const[]){c, d}, paths, 2, &how, &err);
         ag_arena_fail_after(-1);
         if (status == AG_OK) break;
         assert_int_equal(status, AG_E_MEMORY);
@@ -437,8 +483,11 @@ static void test_fields(void **state) {
 static void test_refused_commands(void **state) {
     (void)state;
     make_runs();
-    run("probe data/sample/softmax " FOLDER "/p.jsonl --layers 0 --no-score --what keys --shard 1/4 -o " FOLDER "/dump.h5");
-    run("probe data/sample/softmax " FOLDER "/p.jsonl --layers 0-1 --no-score --draws 200 --shard 2/4 --reduce geometry --basis pooled -o " FOLDER "/pooled.h5");
+    run("probe data/sample/softmax " FOLDER "/p.jsonl --layers 0 --no-score --what keys --shard 1/4 -o " FOLDER
+        "/dump.h5");
+    run("probe data/sample/softmax " FOLDER
+        "/p.jsonl --layers 0-1 --no-score --draws 200 --shard 2/4 --reduce geometry --basis pooled -o " FOLDER
+        "/pooled.h5");
     assert_int_equal(system("cd " FOLDER " && head -c 5000 1-2.taylor.h5 > cut.h5 && ln 2-4.geometry.h5 link.h5"), 0);
 #define G(name) FOLDER "/" name ".geometry.h5 "
 #define T(name) FOLDER "/" name ".taylor.h5 "
@@ -453,8 +502,12 @@ static void test_refused_commands(void **state) {
         {2, "merge " G("1-4") G("2-4") "--force -o " FOLDER "/link.h5", {"is the input"}},
         {2, "merge " G("1-4") G("1-4") "-o " FOLDER "/x.h5", {"same file"}},
         {2, "merge " G("1-4") G("1-2") "-o " FOLDER "/x.h5", {"pair0-a is in", "every share once"}},
-        {2, "merge " G("1-4") T("2-4") "-o " FOLDER "/x.h5", {"attgeo taylor; expected those of attgeo geometry", "by itself"}},
-        {2, "merge " G("1-4") FOLDER "/dump.h5 -o " FOLDER "/x.h5", {"dump.h5: a dump", "run attgeo geometry or attgeo taylor"}},
+        {2,
+         "merge " G("1-4") T("2-4") "-o " FOLDER "/x.h5",
+         {"attgeo taylor; expected those of attgeo geometry", "by itself"}},
+        {2,
+         "merge " G("1-4") FOLDER "/dump.h5 -o " FOLDER "/x.h5",
+         {"dump.h5: a dump", "run attgeo geometry or attgeo taylor"}},
         {2, "merge " G("1-4") FOLDER "/pooled.h5 -o " FOLDER "/x.h5", {"pooled.h5", "all prompts together"}},
         {2, "merge " T("1-4") T("2-4") "--csv " FOLDER "/tables -o " FOLDER "/x.h5", {"--csv is about geometry"}},
         {1, "merge " G("1-4") G("2-4") "-o " G("3-4"), {"exists"}},
@@ -466,10 +519,12 @@ static void test_refused_commands(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct ag_buf err = {0};
         const int code = test_cli(NULL, &err, "%s", cases[i].arguments);
-        if (code != cases[i].code) fail_msg("%s: exit %d, message: %s", cases[i].arguments, code, err.data ? err.data : "none");
+        if (code != cases[i].code)
+            fail_msg("%s: exit %d, message: %s", cases[i].arguments, code, err.data ? err.data : "none");
         for (int k = 0; k < 2 && cases[i].expected[k]; k++)
             if (!err.data || !strstr(err.data, cases[i].expected[k]))
-                fail_msg("%s: no \"%s\" in: %s", cases[i].arguments, cases[i].expected[k], err.data ? err.data : "nothing");
+                fail_msg("%s: no \"%s\" in: %s", cases[i].arguments, cases[i].expected[k],
+                         err.data ? err.data : "nothing");
         if (access(FOLDER "/x.h5", F_OK) == 0) fail_msg("%s left a results file", cases[i].arguments);
         ag_buf_free(&err);
     }
@@ -478,7 +533,12 @@ static void test_refused_commands(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_union),      cmocka_unit_test(test_order),  cmocka_unit_test(test_associative), cmocka_unit_test(test_over_dumps),
-    cmocka_unit_test(test_backends),   cmocka_unit_test(test_fields), cmocka_unit_test(test_refused_commands),
+    cmocka_unit_test(test_union),
+    cmocka_unit_test(test_order),
+    cmocka_unit_test(test_associative),
+    cmocka_unit_test(test_over_dumps),
+    cmocka_unit_test(test_backends),
+    cmocka_unit_test(test_fields),
+    cmocka_unit_test(test_refused_commands),
 };
 TEST_GROUP(merge, "attgeo merge: shares to one run", tests)

@@ -191,7 +191,8 @@ static const char *slurp(const char *path, size_t *size) {
     fclose(file);
     if (buf.size == 0) fail_msg("%s is empty", path);
     free(kept[next % 64]);
-    if (strlen(path) > 4 && strcmp(path + strlen(path) - 4, ".svg") == 0) buf.size = test_canonical_svg(buf.data, buf.size);
+    if (strlen(path) > 4 && strcmp(path + strlen(path) - 4, ".svg") == 0)
+        buf.size = test_canonical_svg(buf.data, buf.size);
     kept[next++ % 64] = buf.data;
     *size = buf.size;
     return buf.data;

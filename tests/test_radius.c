@@ -9,16 +9,14 @@
 #include "kernels/ops.h"
 #include "taylor/radius.h"
 
-static const struct kern_ops *cpu(void)
-{
+static const struct kern_ops *cpu(void) {
     const struct kern_ops *ops = NULL;
     struct ag_error err = AG_ERROR_INIT;
     assert_ok(kern_backend(&ops, AG_BACKEND_CPU, &err), &err);
     return ops;
 }
 
-static int64_t draw(double *x, int64_t most, gsl_rng *rng)
-{
+static int64_t draw(double *x, int64_t most, gsl_rng *rng) {
     int64_t n = 2 + (int64_t)gsl_rng_uniform_int(rng, (unsigned long)(most - 1));
     double size = pow(10, -3 + 4 * gsl_rng_uniform(rng)), skew = gsl_rng_uniform(rng) < 0.5 ? 1 : -1;
     for (int64_t j = 0; j < n; j++) {
@@ -28,8 +26,7 @@ static int64_t draw(double *x, int64_t most, gsl_rng *rng)
     return n;
 }
 
-static void tilt_agrees(void **state)
-{
+static void tilt_agrees(void **state) {
     (void)state;
     gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
     gsl_rng_set(rng, (unsigned long)test_seed());
@@ -43,7 +40,8 @@ static void tilt_agrees(void **state)
         kern_tilt_cpu(&c, x, n, s);
         kern_tilt_ref(&r, x, n, s);
         if (!(fabs(c.K - r.K) <= c.dK + r.dK)) fail_msg("K %.17g and %.17g, bounds %g %g", c.K, r.K, c.dK, r.dK);
-        if (!(fabs(c.mean - r.mean) <= c.dmean + r.dmean)) fail_msg("mean %.17g and %.17g, bounds %g %g", c.mean, r.mean, c.dmean, r.dmean);
+        if (!(fabs(c.mean - r.mean) <= c.dmean + r.dmean))
+            fail_msg("mean %.17g and %.17g, bounds %g %g", c.mean, r.mean, c.dmean, r.dmean);
         if (!(fabs(c.variance - r.variance) <= c.dvariance + r.dvariance))
             fail_msg("variance %.17g and %.17g, bounds %g %g", c.variance, r.variance, c.dvariance, r.dvariance);
         assert_true(c.dK < 1e-11 * (1 + fabs(c.K)) && c.dvariance < 1e-10 * (1 + c.variance));
@@ -52,8 +50,7 @@ static void tilt_agrees(void **state)
 }
 
 /* |R(s)| - eps c(s) on a fine grid, directly. */
-static void radius_is_the_first_crossing(void **state)
-{
+static void radius_is_the_first_crossing(void **state) {
     (void)state;
     gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
     gsl_rng_set(rng, (unsigned long)test_seed());
@@ -77,8 +74,10 @@ static void radius_is_the_first_crossing(void **state)
                 double s = radius.proved * k / 150;
                 struct kern_tilt tilt;
                 kern_tilt_ref(&tilt, x, n, s);
-                double c = tilt.K - s * moments.m, R = c - s * s * moments.v / 2, error = tilt.dK + s * moments.dm + 1e-15 * (1 + fabs(c));
-                if (fabs(R) - taylor_eps[e] * c > 2 * error) fail_msg("outside at s = %g though proved to %g (eps %g)", s, radius.proved, taylor_eps[e]);
+                double c = tilt.K - s * moments.m, R = c - s * s * moments.v / 2,
+                       error = tilt.dK + s * moments.dm + 1e-15 * (1 + fabs(c));
+                if (fabs(R) - taylor_eps[e] * c > 2 * error)
+                    fail_msg("outside at s = %g though proved to %g (eps %g)", s, radius.proved, taylor_eps[e]);
             }
             if (radius.s < 1) {
                 double s = fmin(1, radius.s * (1 + 1e-6));
@@ -94,8 +93,7 @@ static void radius_is_the_first_crossing(void **state)
     gsl_rng_free(rng);
 }
 
-static void refined_holds_and_tightens(void **state)
-{
+static void refined_holds_and_tightens(void **state) {
     (void)state;
     gsl_rng *rng = gsl_rng_alloc(gsl_rng_mt19937);
     gsl_rng_set(rng, (unsigned long)test_seed());
@@ -110,7 +108,8 @@ static void refined_holds_and_tightens(void **state)
         for (int64_t nodes = 1; nodes <= 1024; nodes *= 4) {
             struct taylor_interval interval = taylor_refined(x, n, &moments, 1, nodes, cpu());
             if (!(interval.lo <= remainder.R + remainder.dR && remainder.R - remainder.dR <= interval.hi))
-                fail_msg("B5 with %lld nodes [%.17g, %.17g], R %.17g", (long long)nodes, interval.lo, interval.hi, remainder.R);
+                fail_msg("B5 with %lld nodes [%.17g, %.17g], R %.17g", (long long)nodes, interval.lo, interval.hi,
+                         remainder.R);
             assert_true(interval.hi - interval.lo <= width * (1 + 1e-9) + 1e-13 * (1 + moments.v));
             width = interval.hi - interval.lo;
         }
@@ -119,8 +118,7 @@ static void refined_holds_and_tightens(void **state)
     gsl_rng_free(rng);
 }
 
-static void degenerate(void **state)
-{
+static void degenerate(void **state) {
     (void)state;
     double x[] = {2, 2, 2};
     struct kern_logit_moments moments;
@@ -132,7 +130,6 @@ static void degenerate(void **state)
     }
 }
 
-static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(tilt_agrees), cmocka_unit_test(radius_is_the_first_crossing), cmocka_unit_test(refined_holds_and_tightens),
-    cmocka_unit_test(degenerate)};
+static const struct CMUnitTest tests[] = {cmocka_unit_test(tilt_agrees), cmocka_unit_test(radius_is_the_first_crossing),
+                                          cmocka_unit_test(refined_holds_and_tightens), cmocka_unit_test(degenerate)};
 TEST_GROUP(radius, "trust radii and the refined bound", tests)

@@ -51,7 +51,8 @@ static struct world *world_new(void) {
         w->twin[p] = twins[p];
         w->ids[p] = ids[p];
         w->texts[p] = "";
-        for (int64_t t = 0; t < lengths[p]; t++) /* the answer: a blank, then two value tokens; prompts 0, 2, 3 have one */
+        for (int64_t t = 0; t < lengths[p];
+             t++) /* the answer: a blank, then two value tokens; prompts 0, 2, 3 have one */
             if (p != 5 && t >= lengths[p] - 3 && lengths[p] > 3) {
                 w->role[w->offsets[p] + t] = AG_ROLE_ANSWER;
                 w->value[w->offsets[p] + t] = t >= lengths[p] - 2 ? AG_VALUE_ANSWER : 0;
@@ -60,31 +61,56 @@ static struct world *world_new(void) {
     for (int l = 0; l < L; l++) {
         const struct ag_layer_shape *s = &w->shapes[l];
         const int64_t D = s->D, all = w->offsets[P];
-        w->keys[l] = AG_NEW(arena, float, all *s->Hk *D, NULL);
-        w->queries[l] = AG_NEW(arena, float, all *s->Hq *D, NULL);
+        w->keys[l] = AG_NEW(arena, float, all * s->Hk * D, NULL);
+        w->queries[l] = AG_NEW(arena, float, all * s->Hq * D, NULL);
         for (int64_t t = 0; t < all; t++) {
             for (int64_t h = 0; h < s->Hk; h++)
                 for (int64_t d = 0; d < D; d++)
                     w->keys[l][(t * s->Hk + h) * D + d] =
-                        l == 2 && h == 1 ? (float)cos((double)d) : (float)(2 * cos((double)(d + h)) + gsl_ran_gaussian(rng, 1.5 / (1 + 0.3 * (double)d)));
+                        l == 2 && h == 1
+                            ? (float)cos((double)d)
+                            : (float)(2 * cos((double)(d + h)) + gsl_ran_gaussian(rng, 1.5 / (1 + 0.3 * (double)d)));
             for (int64_t h = 0; h < s->Hq; h++)
                 for (int64_t d = 0; d < D; d++)
-                    w->queries[l][(t * s->Hq + h) * D + d] = l == 2 && h == 2 ? 0 : (float)gsl_ran_gaussian(rng, t % 7 == 3 ? 6 : 0.8);
+                    w->queries[l][(t * s->Hq + h) * D + d] =
+                        l == 2 && h == 2 ? 0 : (float)gsl_ran_gaussian(rng, t % 7 == 3 ? 6 : 0.8);
         }
     }
     gsl_rng_free(rng);
-    w->tokens = (struct ag_tokens){.P = P, .T = w->offsets[P], .offsets = w->offsets, .role = w->role, .value = w->value, .prompt_id = w->ids,
-                                   .text = w->texts, .answer = w->answers, .twin = w->twin};
-    w->source = (struct ag_source){.model = "made-up", .architecture = "llama", .checkpoint_sha256 = "00", .backend = "cpu", .dtype = "f32",
-                                   .command_line = "attgeo test", .seed = 3, .L = L, .layers = w->shapes, .selected = w->selected,
-                                   .tap = AG_TAP_ROPE, .last_tap = AG_TAP_ROPE, .tokens = &w->tokens};
+    w->tokens = (struct ag_tokens){.P = P,
+                                   .T = w->offsets[P],
+                                   .offsets = w->offsets,
+                                   .role = w->role,
+                                   .value = w->value,
+                                   .prompt_id = w->ids,
+                                   .text = w->texts,
+                                   .answer = w->answers,
+                                   .twin = w->twin};
+    w->source = (struct ag_source){.model = "made-up",
+                                   .architecture = "llama",
+                                   .checkpoint_sha256 = "00",
+                                   .backend = "cpu",
+                                   .dtype = "f32",
+                                   .command_line = "attgeo test",
+                                   .seed = 3,
+                                   .L = L,
+                                   .layers = w->shapes,
+                                   .selected = w->selected,
+                                   .tap = AG_TAP_ROPE,
+                                   .last_tap = AG_TAP_ROPE,
+                                   .tokens = &w->tokens};
     return w;
 }
 
 static struct ag_block block_of(const struct world *w, int64_t l, int64_t p) {
     const struct ag_layer_shape *s = &w->shapes[l];
     const int64_t at = w->offsets[p];
-    return (struct ag_block){.layer = l, .prompt = p, .tap = w->source.tap, .shape = s, .T = w->offsets[p + 1] - at, .role = w->role + at,
+    return (struct ag_block){.layer = l,
+                             .prompt = p,
+                             .tap = w->source.tap,
+                             .shape = s,
+                             .T = w->offsets[p + 1] - at,
+                             .role = w->role + at,
                              .keys = {w->keys[l] + at * s->Hk * s->D, s->D, s->Hk * s->D},
                              .queries = {w->queries[l] + at * s->Hq * s->D, s->D, s->Hq * s->D}};
 }
@@ -97,8 +123,8 @@ static const struct kern_ops *backend(enum ag_backend which) {
 }
 
 /* All layers in waves of `wave` prompts (layers inside waves or the other way round), finished into path. */
-static struct ag_reducer *run_world(const struct world *w, const struct taylor_options *options, enum ag_backend which, int64_t threads,
-                                    int64_t wave, bool layers_inside, const char *path) {
+static struct ag_reducer *run_world(const struct world *w, const struct taylor_options *options, enum ag_backend which,
+                                    int64_t threads, int64_t wave, bool layers_inside, const char *path) {
     struct ag_error err = AG_ERROR_INIT;
     struct ag_reducer *reducer;
     const int64_t waves = (w->tokens.P + wave - 1) / wave;
@@ -128,7 +154,9 @@ struct naive {
     long double cosine, gradient;
 };
 
-static long double psi_of(long double z) { return fabsl(z) < 1e-4L ? 0.5L + z / 6 + z * z / 24 : (expm1l(z) - z) / (z * z); }
+static long double psi_of(long double z) {
+    return fabsl(z) < 1e-4L ? 0.5L + z / 6 + z * z / 24 : (expm1l(z) - z) / (z * z);
+}
 
 static void markov(long double *lo, long double *hi, long double v, long double up, long double down) {
     const long double wu = v / (v + up * up), wl = v / (v + down * down);
@@ -138,7 +166,8 @@ static void markov(long double *lo, long double *hi, long double v, long double 
 
 static void naive_of(struct naive *n, const struct ag_block *block, int64_t h, int64_t t) {
     const struct ag_layer_shape *s = block->shape;
-    const int64_t D = s->D, first = s->window > 0 && t >= s->window ? t + 1 - s->window : 0, g = h / (s->Hq / s->Hk), N = t + 1 - first;
+    const int64_t D = s->D, first = s->window > 0 && t >= s->window ? t + 1 - s->window : 0, g = h / (s->Hq / s->Hk),
+                  N = t + 1 - first;
     const float *q = block->queries.data + h * block->queries.head_stride + t * block->queries.token_stride;
     const float *k = block->keys.data + g * block->keys.head_stride + first * block->keys.token_stride;
     const int64_t stride = block->keys.token_stride;
@@ -217,17 +246,22 @@ struct tally {
 static void tally(struct tally *t, long double x, long double absolute) {
     const int64_t at = (x < 0 ? 0 : 1) * TAYLOR_BINS;
     const double size = (double)fabsl(x), slack = 1e-6 * size + (double)absolute;
-    if (taylor_bin(size - slack < 0 ? 0 : size - slack) != taylor_bin(size + slack)) t->doubtful++;
-    else t->sure[at + taylor_bin(size)]++;
+    if (taylor_bin(size - slack < 0 ? 0 : size - slack) != taylor_bin(size + slack))
+        t->doubtful++;
+    else
+        t->sure[at + taylor_bin(size)]++;
 }
 
-static int ascending(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int ascending(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 
 static void counts_are_right(void **state) {
     (void)state;
     struct world *w = world_new();
     const struct taylor_options options = {3, 5, 0, 100, NULL, 0};
-    struct ag_reducer *reducer = run_world(w, &options, AG_BACKEND_CPU, 2, P, false, test_path("build/test/taylor-counts.h5"));
+    struct ag_reducer *reducer =
+        run_world(w, &options, AG_BACKEND_CPU, 2, P, false, test_path("build/test/taylor-counts.h5"));
     const struct taylor_results *r = taylor_reducer_results(reducer);
     static struct tally tallies[TAYLOR_QUANTITIES];
     static struct naive n;
@@ -239,14 +273,18 @@ static void counts_are_right(void **state) {
                 const int64_t *got = r->records[l].counts + (p * w->shapes[l].Hq + h) * TAYLOR_COUNTS;
                 int64_t least[TAYLOR_COUNTS] = {0}, most[TAYLOR_COUNTS] = {0}, ratios = 0;
                 double ratio[T_MAX], spread[T_MAX], effective[T_MAX];
-#define COUNT(c, holds, margin) (least[c] += (holds) && fabsl((long double)(margin)) > 1e-9L, most[c] += (holds) || fabsl((long double)(margin)) <= 1e-9L)
+#define COUNT(c, holds, margin)                                                                                        \
+    (least[c] += (holds) && fabsl((long double)(margin)) > 1e-9L,                                                      \
+     most[c] += (holds) || fabsl((long double)(margin)) <= 1e-9L)
                 for (int64_t t = 0; t < block.T; t++) {
                     naive_of(&n, &block, h, t);
                     const bool flat = n.a == n.b || n.t == 1 || (l == 2 && h >= 1); /* one key, equal keys, q = 0 */
                     const long double R = flat ? 0 : n.R, c = flat ? 0 : n.c, tiny = 1e-12L;
                     COUNT(TAYLOR_N_QUERIES, true, 1);
                     COUNT(TAYLOR_N_DEGENERATE, flat, 1);
-                    for (int e = 0; e < TAYLOR_EPS; e++) COUNT(TAYLOR_N_EPS_0 + e, flat || fabsl(R) <= taylor_eps[e] * c, flat ? 1 : fabsl(R) - taylor_eps[e] * c);
+                    for (int e = 0; e < TAYLOR_EPS; e++)
+                        COUNT(TAYLOR_N_EPS_0 + e, flat || fabsl(R) <= taylor_eps[e] * c,
+                              flat ? 1 : fabsl(R) - taylor_eps[e] * c);
                     tally(&tallies[TAYLOR_Q_NORM], n.q_norm, 0);
                     tally(&tallies[TAYLOR_RADIUS_V], flat ? 0 : sqrtl(n.v), 0);
                     tally(&tallies[TAYLOR_RANGE], flat ? 0 : n.b - n.a, tiny);
@@ -256,7 +294,8 @@ static void counts_are_right(void **state) {
                     tally(&tallies[TAYLOR_LARGEST], n.largest, 0);
                     tally(&tallies[TAYLOR_ERROR_0], fabsl(n.A - logl(n.t)), tiny);
                     tally(&tallies[TAYLOR_ERROR_3], flat ? 0 : fabsl(R - n.k3 / 6), tiny * (1 + fabsl(n.k3)));
-                    tally(&tallies[TAYLOR_ERROR_4], flat ? 0 : fabsl(R - n.k3 / 6 - n.k4 / 24), tiny * (1 + fabsl(n.k3) + fabsl(n.k4)));
+                    tally(&tallies[TAYLOR_ERROR_4], flat ? 0 : fabsl(R - n.k3 / 6 - n.k4 / 24),
+                          tiny * (1 + fabsl(n.k3) + fabsl(n.k4)));
                     spread[t] = flat ? 0 : (double)sqrtl(n.v);
                     effective[t] = (double)n.effective;
                     if (flat) continue;
@@ -272,25 +311,29 @@ static void counts_are_right(void **state) {
                 }
                 for (int c = 0; c < TAYLOR_COUNTS; c++)
                     if (!(got[c] >= least[c] && got[c] <= most[c]))
-                        fail_msg("layer %d head %d prompt %d: %s is %d, expected %d to %d", (int)l, (int)h, (int)p, taylor_count_names[c], (int)got[c],
-                                 (int)least[c], (int)most[c]);
+                        fail_msg("layer %d head %d prompt %d: %s is %d, expected %d to %d", (int)l, (int)h, (int)p,
+                                 taylor_count_names[c], (int)got[c], (int)least[c], (int)most[c]);
                 const double *median = r->records[l].medians + (p * w->shapes[l].Hq + h) * TAYLOR_MEDIANS;
                 qsort(ratio, (size_t)ratios, sizeof *ratio, ascending);
                 qsort(spread, (size_t)block.T, sizeof *spread, ascending);
                 qsort(effective, (size_t)block.T, sizeof *effective, ascending);
-#define MIDDLE(x, size) (((x)[((size) - 1) / 2] + (x)[(size) / 2]) / 2)
-                if (ratios == 0) assert_true(isnan(median[TAYLOR_M_R_OVER_C]));
-                else assert_true(fabs(median[TAYLOR_M_R_OVER_C] - MIDDLE(ratio, ratios)) <= 1e-7);
-                assert_true(fabs(median[TAYLOR_M_RADIUS_V] - MIDDLE(spread, block.T)) <= 1e-9 * (1 + fabs(median[TAYLOR_M_RADIUS_V])));
-                assert_true(fabs(median[TAYLOR_M_EFFECTIVE] - MIDDLE(effective, block.T)) <= 1e-9 * median[TAYLOR_M_EFFECTIVE]);
+#define MIDDLE(x, size) (((x)[((size)-1) / 2] + (x)[(size) / 2]) / 2)
+                if (ratios == 0)
+                    assert_true(isnan(median[TAYLOR_M_R_OVER_C]));
+                else
+                    assert_true(fabs(median[TAYLOR_M_R_OVER_C] - MIDDLE(ratio, ratios)) <= 1e-7);
+                assert_true(fabs(median[TAYLOR_M_RADIUS_V] - MIDDLE(spread, block.T)) <=
+                            1e-9 * (1 + fabs(median[TAYLOR_M_RADIUS_V])));
+                assert_true(fabs(median[TAYLOR_M_EFFECTIVE] - MIDDLE(effective, block.T)) <=
+                            1e-9 * median[TAYLOR_M_EFFECTIVE]);
             }
             for (int k = 0; k < TAYLOR_QUANTITIES; k++) {
                 const int32_t *got = r->records[l].histograms + (h * TAYLOR_QUANTITIES + k) * 2 * TAYLOR_BINS;
                 int64_t surplus = 0;
                 for (int i = 0; i < 2 * TAYLOR_BINS; i++) {
                     if (got[i] < tallies[k].sure[i])
-                        fail_msg("layer %d head %d: histogram of %s, bin %d: %d, expected %d", (int)l, (int)h, taylor_quantity_names[k], i, (int)got[i],
-                                 (int)tallies[k].sure[i]);
+                        fail_msg("layer %d head %d: histogram of %s, bin %d: %d, expected %d", (int)l, (int)h,
+                                 taylor_quantity_names[k], i, (int)got[i], (int)tallies[k].sure[i]);
                     surplus += got[i] - tallies[k].sure[i];
                 }
                 assert_int_equal(surplus, tallies[k].doubtful);
@@ -306,17 +349,19 @@ static void counts_are_right(void **state) {
 
 /* ---- sampled rows ------------------------------------------------------------------------------------------------------ */
 
-static void near(const char *what, const struct taylor_sample *row, double got, long double expected, long double tolerance) {
+static void near(const char *what, const struct taylor_sample *row, double got, long double expected,
+                 long double tolerance) {
     if (!(fabsl(got - expected) <= tolerance))
-        fail_msg("%s of layer %d head %d prompt %d position %d: %.17g, expected %.17Lg within %.3Lg", what, (int)row->layer, (int)row->head,
-                 (int)row->prompt, (int)row->position, got, expected, tolerance);
+        fail_msg("%s of layer %d head %d prompt %d position %d: %.17g, expected %.17Lg within %.3Lg", what,
+                 (int)row->layer, (int)row->head, (int)row->prompt, (int)row->position, got, expected, tolerance);
 }
 
 static void samples_are_right(void **state) {
     (void)state;
     struct world *w = world_new();
     const struct taylor_options options = {9, 5, 1, 100, NULL, 0};
-    struct ag_reducer *reducer = run_world(w, &options, AG_BACKEND_CPU, 2, 2, true, test_path("build/test/taylor-samples.h5"));
+    struct ag_reducer *reducer =
+        run_world(w, &options, AG_BACKEND_CPU, 2, 2, true, test_path("build/test/taylor-samples.h5"));
     const struct taylor_results *r = taylor_reducer_results(reducer);
     static struct naive n;
     int64_t headlines = 0, values = 0, keys_of_windows = 0;
@@ -351,10 +396,12 @@ static void samples_are_right(void **state) {
             assert_true(row->bound[k].lo <= row->R + row->dR && row->R - row->dR <= row->bound[k].hi);
             if (flat || k == TAYLOR_B4X) continue;
             near("lower end", row, row->bound[k].lo, n.lo[k], 1e-9L * (1 + fabsl(n.lo[k])));
-            if (isfinite((double)n.hi[k])) near("upper end", row, row->bound[k].hi, n.hi[k], 1e-9L * (1 + fabsl(n.hi[k])));
+            if (isfinite((double)n.hi[k]))
+                near("upper end", row, row->bound[k].hi, n.hi[k], 1e-9L * (1 + fabsl(n.hi[k])));
         }
         if (row->layer != 1 && !flat) { /* B4x is never looser than B4 */
-            assert_true(row->bound[TAYLOR_B4X].lo >= row->bound[TAYLOR_B4].lo && row->bound[TAYLOR_B4X].hi <= row->bound[TAYLOR_B4].hi);
+            assert_true(row->bound[TAYLOR_B4X].lo >= row->bound[TAYLOR_B4].lo &&
+                        row->bound[TAYLOR_B4X].hi <= row->bound[TAYLOR_B4].hi);
         }
         near("gradient bound", row, row->gradient_bound, flat ? 0 : 2 * n.radius * n.c, 1e-11L * (1 + n.radius * n.c));
         near("gradient", row, row->gradient, flat ? 0 : n.gradient, 1e-12L * (1 + n.radius * (1 + n.v)));
@@ -366,8 +413,10 @@ static void samples_are_right(void **state) {
             const long double excess = fabsl(n.R) - taylor_eps[e] * n.c;
             if (!flat && excess > 1e-9L) assert_true(row->radius[e].s < 1);
         }
-        if (flat) assert_true(isnan(row->cosine) && isnan(row->span));
-        else near("cosine", row, row->cosine, n.cosine, 1e-10L);
+        if (flat)
+            assert_true(isnan(row->cosine) && isnan(row->span));
+        else
+            near("cosine", row, row->cosine, n.cosine, 1e-10L);
         assert_int_equal(!isnan(row->span), !flat && row->keys > options.r + 1);
         if (!isnan(row->span)) assert_true(row->span >= 0 && row->span <= 1 + 1e-12);
     }
@@ -398,7 +447,8 @@ static void same_bits(void **state) {
         reducer = run_world(w, &options, AG_BACKEND_CPU, runs[i].threads, runs[i].wave, runs[i].inside, other);
         reducer->class_->free(reducer);
         snprintf(command, sizeof command, "cmp -s %s %s", first, other); /* HDF5 without times: the same bytes */
-        if (system(command) != 0) fail_msg("%lld threads, waves of %lld: other bytes", (long long)runs[i].threads, (long long)runs[i].wave);
+        if (system(command) != 0)
+            fail_msg("%lld threads, waves of %lld: other bytes", (long long)runs[i].threads, (long long)runs[i].wave);
     }
     /* round trip: read, write again */
     struct taylor_results *r;
@@ -448,7 +498,8 @@ static void positions_are_drawn(void **state) {
         const int64_t got = taylor_positions(b, &headline, &w->tokens, 2, &options);
         for (int64_t i = 0; i < got; i++) hits[b[i]]++;
     }
-    for (int t = 0; t < 77; t++) assert_true(hits[t] > 500 - 6 * 22 && hits[t] < 500 + 6 * 22); /* 6 standard deviations */
+    for (int t = 0; t < 77; t++)
+        assert_true(hits[t] > 500 - 6 * 22 && hits[t] < 500 + 6 * 22); /* 6 standard deviations */
     ag_arena_free(w->arena);
 }
 
@@ -462,7 +513,8 @@ static void refuses(void **state) {
     for (int which = 0; which < 5; which++) {
         struct ag_reducer *reducer;
         struct ag_block block = block_of(w, 0, 0);
-        float *keys = (float *)block.keys.data, *queries = (float *)block.queries.data, key = keys[(17 * 2 + 1) * 24 + 3], query = queries[(9 * 4 + 2) * 24];
+        float *keys = (float *)block.keys.data, *queries = (float *)block.queries.data,
+              key = keys[(17 * 2 + 1) * 24 + 3], query = queries[(9 * 4 + 2) * 24];
         err = (struct ag_error)AG_ERROR_INIT;
         assert_ok(taylor_reducer_new(&reducer, &options, backend(AG_BACKEND_CPU), NULL, &err), &err);
         assert_ok(reducer->class_->begin(reducer, &w->source, &err), &err);
@@ -497,7 +549,8 @@ static void report_of_nothing(void **state) {
         int64_t none[2] = {-1, -1};
         if (which < 2) tokens.twin = none, tokens.T = w->offsets[2], memset(w->value, 0, sizeof w->value);
         if (which == 2)
-            for (int l = 0; l < L; l++) memset(w->queries[l], 0, (size_t)(w->offsets[P] * w->shapes[l].Hq * w->shapes[l].D) * 4);
+            for (int l = 0; l < L; l++)
+                memset(w->queries[l], 0, (size_t)(w->offsets[P] * w->shapes[l].Hq * w->shapes[l].D) * 4);
         struct ag_tokens kept = w->tokens;
         w->tokens = tokens;
         struct ag_reducer *reducer = run_world(w, &options, AG_BACKEND_CPU, 1, P, false, path);
@@ -508,7 +561,9 @@ static void report_of_nothing(void **state) {
         assert_ok(taylor_report_json(&json, taylor_reducer_results(reducer), &err), &err);
         if (strstr(text.data, "nan") || strstr(json.data, "nan") || strstr(json.data, "NaN")) fail_msg("%s", text.data);
         assert_non_null(strstr(text.data, which == 2 ? "missing" : "causal ones"));
-        if (which == 2) assert_true(taylor_reducer_results(reducer)->summary->model_share[TAYLOR_N_EPS_0].value == 1); /* v = 0: |R| <= eps c holds */
+        if (which == 2)
+            assert_true(taylor_reducer_results(reducer)->summary->model_share[TAYLOR_N_EPS_0].value ==
+                        1); /* v = 0: |R| <= eps c holds */
         ag_buf_free(&text), ag_buf_free(&json);
         reducer->class_->free(reducer);
     }
@@ -530,13 +585,19 @@ static void damaged_files(void **state) {
         const char *name;
         int64_t value; /* written over element 0 */
         const char *expected;
-    } cases[] = {{"samples/prompt", 6, "/samples"}, {"samples/head", -1, "/samples"}, {"samples/layer", 9, "/samples"}, {"records/0/counts", -4, "/records/0"},
-                 {"prompts/twin", 1, "/prompts/twin"}, {"prompts/unit", 3, "/prompts/unit"}, {"layers", 7, "/layers"}};
+    } cases[] = {{"samples/prompt", 6, "/samples"},
+                 {"samples/head", -1, "/samples"},
+                 {"samples/layer", 9, "/samples"},
+                 {"records/0/counts", -4, "/records/0"},
+                 {"prompts/twin", 1, "/prompts/twin"},
+                 {"prompts/unit", 3, "/prompts/unit"},
+                 {"layers", 7, "/layers"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct taylor_results *r = NULL;
         snprintf(command, sizeof command, "cp %s %s", good, bad);
         assert_int_equal(system(command), 0);
-        hid_t file = H5Fopen(bad, H5F_ACC_RDWR, H5P_DEFAULT), set = H5Dopen2(file, cases[i].name, H5P_DEFAULT), space = H5Dget_space(set);
+        hid_t file = H5Fopen(bad, H5F_ACC_RDWR, H5P_DEFAULT), set = H5Dopen2(file, cases[i].name, H5P_DEFAULT),
+              space = H5Dget_space(set);
         const hsize_t start[4] = {0}, count[4] = {1, 1, 1, 1}, single[1] = {1};
         hid_t memory = H5Screate_simple(1, single, NULL);
         H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL);
@@ -565,7 +626,23 @@ static void damaged_files(void **state) {
 
 /* ---- certified, from stored f32 keys and queries -------------------------------------------------------------------------- */
 
-enum law { PLAIN, HUGE_NORM, FAR_MEAN, COLLINEAR, RANK_ONE, DENORMAL, ONE_DIM, DUPLICATES, BIG_LOGITS, SPIKE, TINY_QUERY, TWO_POINTS, SPARSE, NEGATIVE_SCALE, LAWS };
+enum law {
+    PLAIN,
+    HUGE_NORM,
+    FAR_MEAN,
+    COLLINEAR,
+    RANK_ONE,
+    DENORMAL,
+    ONE_DIM,
+    DUPLICATES,
+    BIG_LOGITS,
+    SPIKE,
+    TINY_QUERY,
+    TWO_POINTS,
+    SPARSE,
+    NEGATIVE_SCALE,
+    LAWS
+};
 enum { MOST = 48, WIDEST = 40 };
 struct cloud_case {
     int64_t n, D;
@@ -585,7 +662,8 @@ static void draw_case(struct cloud_case *c, enum law law, gsl_rng *rng) {
     for (int64_t d = 0; d < c->D; d++) {
         first[d] = (float)gsl_ran_gaussian(rng, 1);
         along[d] = (float)gsl_ran_gaussian(rng, 1);
-        for (int h = 0; h < 2; h++) c->q[h * c->D + d] = (float)gsl_ran_gaussian(rng, law == DENORMAL ? 1e-40 : query_size);
+        for (int h = 0; h < 2; h++)
+            c->q[h * c->D + d] = (float)gsl_ran_gaussian(rng, law == DENORMAL ? 1e-40 : query_size);
     }
     for (int64_t j = 0; j < c->n; j++) {
         const double step = gsl_ran_gaussian(rng, 1);
@@ -610,12 +688,14 @@ struct exact {
 
 static void exact_set(struct exact *e, mpfr_prec_t precision) {
     for (int j = 0; j < MOST; j++) mpfr_set_prec(e->x[j], precision);
-    mpfr_set_prec(e->m, precision), mpfr_set_prec(e->v, precision), mpfr_set_prec(e->R, precision), mpfr_set_prec(e->work, precision);
+    mpfr_set_prec(e->m, precision), mpfr_set_prec(e->v, precision), mpfr_set_prec(e->R, precision),
+        mpfr_set_prec(e->work, precision);
     mpfr_set_prec(e->sum, precision);
 }
 
 /* R of the first t keys: products and sums without rounding that matters. */
-static void exact_of(struct exact *e, const float *keys, int64_t stride, int64_t t, int64_t D, const float *q, double scale) {
+static void exact_of(struct exact *e, const float *keys, int64_t stride, int64_t t, int64_t D, const float *q,
+                     double scale) {
     int top = 0;
     mpfr_set_zero(e->m, 1);
     for (int64_t j = 0; j < t; j++) {
@@ -651,7 +731,8 @@ static void exact_of(struct exact *e, const float *keys, int64_t stride, int64_t
 static void holds(const char *what, struct taylor_interval i, const struct exact *e, int law, int64_t t, int64_t D) {
     const double slack = ldexp(1e6, -(int)mpfr_get_prec(e->R)) * (1 + fabs(mpfr_get_d(e->m, MPFR_RNDN)));
     if (!(mpfr_cmp_d(e->R, i.lo - slack) >= 0 && mpfr_cmp_d(e->R, i.hi + slack) <= 0))
-        fail_msg("%s [%.17g, %.17g] does not hold R = %.17g: law %d, %d keys of %d", what, i.lo, i.hi, mpfr_get_d(e->R, MPFR_RNDN), law, (int)t, (int)D);
+        fail_msg("%s [%.17g, %.17g] does not hold R = %.17g: law %d, %d keys of %d", what, i.lo, i.hi,
+                 mpfr_get_d(e->R, MPFR_RNDN), law, (int)t, (int)D);
 }
 
 static void certified_cases(int64_t rounds, uint64_t seed) {
@@ -678,8 +759,14 @@ static void certified_cases(int64_t rounds, uint64_t seed) {
         struct kern_logit_moments moments[2 * MOST];
         float queries[2 * MOST * WIDEST];
         for (int64_t h = 0; h < 2; h++)
-            for (int64_t t = 0; t < c.n; t++) memcpy(queries + (h * c.n + t) * c.D, c.q + h * c.D, (size_t)c.D * sizeof *queries);
-        const struct ag_block block = {.tap = AG_TAP_ROPE, .shape = &shape, .T = c.n, .role = role, .keys = {c.keys, 0, c.D}, .queries = {queries, c.n * c.D, c.D}};
+            for (int64_t t = 0; t < c.n; t++)
+                memcpy(queries + (h * c.n + t) * c.D, c.q + h * c.D, (size_t)c.D * sizeof *queries);
+        const struct ag_block block = {.tap = AG_TAP_ROPE,
+                                       .shape = &shape,
+                                       .T = c.n,
+                                       .role = role,
+                                       .keys = {c.keys, 0, c.D},
+                                       .queries = {queries, c.n * c.D, c.D}};
         ops->logit_moments(moments, c.keys, queries, c.n, 2, 1, c.D, 0, c.D, c.n * c.D, c.D, c.scale, 0);
         const int64_t at[2] = {c.n - 1, (int64_t)gsl_rng_uniform_int(rng, (unsigned long)c.n)};
         for (int k = 0; k < 2; k++) {
@@ -694,19 +781,24 @@ static void certified_cases(int64_t rounds, uint64_t seed) {
                 struct taylor_remainder remainder;
                 struct taylor_interval bound[TAYLOR_BOUNDS];
                 exact_of(&e, c.keys, c.D, t + 1, c.D, c.q + h * c.D, c.scale);
-                for (int b = 0; b < TAYLOR_SAMPLE_BOUNDS; b++) holds(names[b], row[h].bound[b], &e, (int)law, t + 1, c.D);
-                holds("R +- dR of the sample", (struct taylor_interval){row[h].R - row[h].dR, row[h].R + row[h].dR}, &e, (int)law, t + 1, c.D);
+                for (int b = 0; b < TAYLOR_SAMPLE_BOUNDS; b++)
+                    holds(names[b], row[h].bound[b], &e, (int)law, t + 1, c.D);
+                holds("R +- dR of the sample", (struct taylor_interval){row[h].R - row[h].dR, row[h].R + row[h].dR}, &e,
+                      (int)law, t + 1, c.D);
                 /* the pass over all causal queries, with the constant state's reach against the true extremes */
                 const struct taylor_reach reach = taylor_state_reach(&constant, c.q + h * c.D, c.scale, x->m, x->dm);
                 taylor_enclose(bound, x, &reach);
                 for (int b = 0; b < TAYLOR_BOUNDS; b++) holds(names[b], bound[b], &e, (int)law, t + 1, c.D);
                 taylor_remainder_of(&remainder, x);
-                holds("R +- dR", (struct taylor_interval){remainder.R - remainder.dR, remainder.R + remainder.dR}, &e, (int)law, t + 1, c.D);
-                narrow += bound[TAYLOR_B3].hi - bound[TAYLOR_B3].lo < mpfr_get_d(e.v, MPFR_RNDN) + 1e-9 * (1 + fabs(x->m));
+                holds("R +- dR", (struct taylor_interval){remainder.R - remainder.dR, remainder.R + remainder.dR}, &e,
+                      (int)law, t + 1, c.D);
+                narrow +=
+                    bound[TAYLOR_B3].hi - bound[TAYLOR_B3].lo < mpfr_get_d(e.v, MPFR_RNDN) + 1e-9 * (1 + fabs(x->m));
                 for (int64_t j = 0; j <= t; j++) {
                     mpfr_sub(e.work, e.x[j], e.m, MPFR_RNDN);
                     if (mpfr_cmp_d(e.work, reach.up) > 0 || mpfr_cmp_d(e.work, -reach.down) < 0)
-                        fail_msg("a logit %.17g beyond the mean is out of reach %g, %g: law %d", mpfr_get_d(e.work, MPFR_RNDN), reach.up, reach.down, (int)law);
+                        fail_msg("a logit %.17g beyond the mean is out of reach %g, %g: law %d",
+                                 mpfr_get_d(e.work, MPFR_RNDN), reach.up, reach.down, (int)law);
                 }
                 rows++;
             }
@@ -770,20 +862,38 @@ static void numpy_agrees(void **state) {
         assert_ok(ag_h5_get(&scale, file, name, "scale", AG_H5_F64, 1, &err), &err);
         const struct ag_layer_shape shape = {AG_LAYER_SOFTMAX, HEADS, HEADS, WIDTH, WIDTH, scale, 0};
         static uint8_t role[LENGTH];
-        const struct ag_block block = {.layer = layer, .tap = AG_TAP_ROPE, .shape = &shape, .T = LENGTH, .role = role,
-                                       .keys = {keys, LENGTH * WIDTH, WIDTH}, .queries = {queries, LENGTH * WIDTH, WIDTH}};
+        const struct ag_block block = {.layer = layer,
+                                       .tap = AG_TAP_ROPE,
+                                       .shape = &shape,
+                                       .T = LENGTH,
+                                       .role = role,
+                                       .keys = {keys, LENGTH * WIDTH, WIDTH},
+                                       .queries = {queries, LENGTH * WIDTH, WIDTH}};
         static struct kern_logit_moments moments[HEADS * LENGTH];
         static struct taylor_sample samples[HEADS * ROWS];
-        ops->logit_moments(moments, keys, queries, LENGTH, HEADS, HEADS, WIDTH, LENGTH * WIDTH, WIDTH, LENGTH * WIDTH, WIDTH, scale, 0);
+        ops->logit_moments(moments, keys, queries, LENGTH, HEADS, HEADS, WIDTH, LENGTH * WIDTH, WIDTH, LENGTH * WIDTH,
+                           WIDTH, scale, 0);
         struct taylor_scratch scratch;
         assert_ok(taylor_scratch_new(&scratch, LENGTH, WIDTH, arena, &err), &err);
         for (int64_t h = 0; h < HEADS; h++)
-            for (int i = 0; i < ROWS; i++) assert_true(taylor_sample_group(&samples[h * ROWS + i], NULL, &block, h, ((int64_t *)at)[i], 0, 8, &scratch, ops));
+            for (int i = 0; i < ROWS; i++)
+                assert_true(taylor_sample_group(&samples[h * ROWS + i], NULL, &block, h, ((int64_t *)at)[i], 0, 8,
+                                                &scratch, ops));
         const int64_t all = HEADS * (LENGTH - 1);
         double memory[TAYLOR_STATE_DOUBLES(WIDTH)];
         struct taylor_state constant;
 #define EVERY(name) const double *name = golden(file, layer, "every/" #name, all, arena)
-        EVERY(m); EVERY(v); EVERY(a); EVERY(b); EVERY(A); EVERY(c); EVERY(R); EVERY(k3); EVERY(k4); EVERY(effective); EVERY(largest);
+        EVERY(m);
+        EVERY(v);
+        EVERY(a);
+        EVERY(b);
+        EVERY(A);
+        EVERY(c);
+        EVERY(R);
+        EVERY(k3);
+        EVERY(k4);
+        EVERY(effective);
+        EVERY(largest);
         const double *lo[TAYLOR_SAMPLE_BOUNDS], *hi[TAYLOR_SAMPLE_BOUNDS];
         for (int k = 0; k < TAYLOR_BOUNDS; k++) {
             snprintf(name, sizeof name, "every/lo%d", k + 1);
@@ -802,7 +912,8 @@ static void numpy_agrees(void **state) {
                 taylor_state_add(&constant, key);
             }
             taylor_state_add(&constant, key + t * WIDTH);
-            const struct taylor_reach reach = taylor_state_reach(&constant, (float *)queries + (h * LENGTH + t) * WIDTH, scale, x->m, x->dm);
+            const struct taylor_reach reach =
+                taylor_state_reach(&constant, (float *)queries + (h * LENGTH + t) * WIDTH, scale, x->m, x->dm);
             taylor_remainder_of(&remainder, x);
             taylor_enclose(bound, x, &reach);
             const double unit = 1e-13 * (1 + fabs(A[i]) + v[i]);
@@ -822,14 +933,16 @@ static void numpy_agrees(void **state) {
                 close_to("upper end", layer, i, bound[k].hi, hi[k][i], 1e-10 * (1 + fabs(hi[k][i])));
             }
         }
-        const double *cosine = golden(file, layer, "sample/cosine", HEADS * ROWS, arena), *span = golden(file, layer, "sample/span", HEADS * ROWS, arena);
+        const double *cosine = golden(file, layer, "sample/cosine", HEADS * ROWS, arena),
+                     *span = golden(file, layer, "sample/span", HEADS * ROWS, arena);
         const double *gradient = golden(file, layer, "sample/gradient", HEADS * ROWS, arena);
         const double *gradient_bound = golden(file, layer, "sample/gradient_bound", HEADS * ROWS, arena);
         for (int i = 0; i < HEADS * ROWS; i++) {
             close_to("cosine", layer, i, samples[i].cosine, cosine[i], 1e-11);
             close_to("span", layer, i, samples[i].span, span[i], 1e-9);
             close_to("gradient", layer, i, samples[i].gradient, gradient[i], 1e-12 * (1 + gradient[i]));
-            close_to("gradient bound", layer, i, samples[i].gradient_bound, gradient_bound[i], 1e-11 * (1 + gradient_bound[i]));
+            close_to("gradient bound", layer, i, samples[i].gradient_bound, gradient_bound[i],
+                     1e-11 * (1 + gradient_bound[i]));
         }
         for (int k = 0; k < TAYLOR_SAMPLE_BOUNDS; k++) {
             snprintf(name, sizeof name, "sample/lo%d", k + 1);
@@ -839,23 +952,27 @@ static void numpy_agrees(void **state) {
             /* near full rank the cut at 1e-11 s_1 decides on rounding: B4x to 1e-6 */
             for (int i = 0; i < HEADS * ROWS; i++) {
                 const double relative = k == TAYLOR_B4X ? 1e-6 : 1e-10;
-                close_to("sample's lower end", layer, i, samples[i].bound[k].lo, lo[k][i], relative * (1 + fabs(lo[k][i])));
-                close_to("sample's upper end", layer, i, samples[i].bound[k].hi, hi[k][i], relative * (1 + fabs(hi[k][i])));
+                close_to("sample's lower end", layer, i, samples[i].bound[k].lo, lo[k][i],
+                         relative * (1 + fabs(lo[k][i])));
+                close_to("sample's upper end", layer, i, samples[i].bound[k].hi, hi[k][i],
+                         relative * (1 + fabs(hi[k][i])));
             }
         }
         for (int e = 0; e < TAYLOR_EPS; e++) {
             snprintf(name, sizeof name, "sample/radius_%g", taylor_eps[e]);
             const double *radius = golden(file, layer, name, HEADS * ROWS, arena);
-            for (int i = 0; i < HEADS * ROWS; i++) close_to("radius", layer, i, samples[i].radius[e].s, radius[i], 1e-8);
+            for (int i = 0; i < HEADS * ROWS; i++)
+                close_to("radius", layer, i, samples[i].radius[e].s, radius[i], 1e-8);
         }
     }
     assert_ok(ag_h5_close(file, &err), &err);
     ag_arena_free(arena);
 }
 
-static const struct CMUnitTest tests[] = {cmocka_unit_test(numpy_agrees), cmocka_unit_test(counts_are_right), cmocka_unit_test(samples_are_right), cmocka_unit_test(same_bits),
-                                          cmocka_unit_test(positions_are_drawn), cmocka_unit_test(refuses), cmocka_unit_test(report_of_nothing),
-                                          cmocka_unit_test(damaged_files), cmocka_unit_test(certified)};
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(numpy_agrees),      cmocka_unit_test(counts_are_right),    cmocka_unit_test(samples_are_right),
+    cmocka_unit_test(same_bits),         cmocka_unit_test(positions_are_drawn), cmocka_unit_test(refuses),
+    cmocka_unit_test(report_of_nothing), cmocka_unit_test(damaged_files),       cmocka_unit_test(certified)};
 TEST_GROUP(taylor, "the Taylor reducer: naive, bits, refusals, files, certified from stored keys", tests)
 static const struct CMUnitTest long_tests[] = {cmocka_unit_test(certified_long)};
 TEST_GROUP_NEED(taylor_long, "enclosures of adversarial keys and queries, many", long_tests, TEST_LONG)
