@@ -169,7 +169,7 @@ enum ag_status plot_taylor_header(FILE *tsv, const char *figure, const char *mea
     if (from->tap == from->last_tap) {
         snprintf(seen, sizeof seen, "tap %s", tap);
     } else {
-        snprintf(seen, sizeof seen, "tap %s, NOT what the softmax sees (%s)", tap, last);
+        snprintf(seen, sizeof seen, "tap %s, NOT what the read sees (%s)", tap, last);
     }
     plot_header(tsv, "subtitle", "%s · %" PRId64 " prompt%s (%" PRId64 " unit%s) · %s causal queries%s%s", seen,
                 from->P, from->P == 1 ? "" : "s", from->units, from->units == 1 ? "" : "s", plot_count(many, queries),

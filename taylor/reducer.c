@@ -334,7 +334,7 @@ static enum ag_status begin(struct ag_reducer *base, const struct ag_source *sou
     for (int64_t l = 0; l < r->from.Ls; l++) self->slot[r->from.layer[l]] = l;
     AG_TRY(choose_positions(self, err));
     if (source->tap != source->last_tap)
-        ag_say(self->log, AG_WARN, "taylor: tap %s is not what the softmax sees (%s); the results say so",
+        ag_say(self->log, AG_WARN, "taylor: tap %s is not what the read sees (%s); the results say so",
                ag_tap_names[source->tap], ag_tap_names[source->last_tap]);
 fail:
     return status;

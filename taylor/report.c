@@ -255,7 +255,7 @@ enum ag_status taylor_report(struct ag_buf *out, const struct taylor_results *r,
                          "model        %s, tap %s%s; %" PRId64 " layers, up to %" PRId64 " query heads; %" PRId64
                          " prompts in %" PRId64 " units\n",
                          r->from.model, ag_tap_names[r->from.tap],
-                         r->from.tap == r->from.last_tap ? " (what the softmax sees)" : " (NOT what the softmax sees)",
+                         r->from.tap == r->from.last_tap ? " (what the read sees)" : " (NOT what the read sees)",
                          r->from.Ls, r->H, r->from.P, r->from.units));
     SAY("queries      %" PRId64 " causal ones, %" PRId64 " of them with v = 0 (one key, or equal logits); %" PRId64
         " sampled in full, %" PRId64 " of which retrieve a value\n",

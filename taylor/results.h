@@ -2,7 +2,7 @@
  * taylor_results_read checks it. Definitions: MATH.md section 5.
  *
  *  / attributes          schema "attgeo-taylor-1"; provenance as in geometry/results.h; tap, last_tap as text, softmax_sees
- *                        (0/1: tap is the one the softmax sees), L, P, T, samples (rows), queries (N a prompt), seed,
+ *                        (0/1: tap is the one the read sees), L, P, T, samples (rows), queries (N a prompt), seed,
  *                        eps (3) f64, r (of direction fidelity), quantities, bounds ("B1,B2,B3,B4"), bins in words,
  *                        definitions
  *  /prompts/id (P) utf8, twin (P) i64, unit (P) i64

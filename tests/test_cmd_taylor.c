@@ -147,8 +147,8 @@ static void test_other_tap(void **state) {
                               "taylor %s -o %s/proj.h5 --tap proj --queries 2 --layers 0 --json %s/proj.json",
                               dump_path(), FOLDER, FOLDER),
                      0);
-    assert_non_null(strstr(out.data, "NOT what the softmax sees"));
-    assert_non_null(strstr(err.data, "tap proj is not what the softmax sees"));
+    assert_non_null(strstr(out.data, "NOT what the read sees"));
+    assert_non_null(strstr(err.data, "tap proj is not what the read sees"));
     assert_int_equal(test_cli(&json, NULL, "taylor --report %s/proj.h5 --json %s/proj2.json", FOLDER, FOLDER), 0);
     assert_string_equal(json.data, out.data);
     assert_int_equal(system("cmp -s " FOLDER "/proj.json " FOLDER

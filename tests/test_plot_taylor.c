@@ -244,7 +244,7 @@ static void every_shape(void **state) {
             if (all) assert_memory_equal(slurp(test_path("%s/%s.pdf", folder, name), &size), "%PDF-", 5);
             const char *svg = slurp(test_path("%s/%s.svg", folder, name), &size);
             holds(svg, "</svg>");
-            if (shapes[i].tap != AG_TAP_ROPE) holds(svg, "tap norm, NOT what the softmax sees (rope)");
+            if (shapes[i].tap != AG_TAP_ROPE) holds(svg, "tap norm, NOT what the read sees (rope)");
         }
     }
 }
