@@ -54,7 +54,7 @@ semicolon := ;
 NVCC_ARCH := $(foreach a,$(subst $(semicolon), ,$(CUDA_ARCH)),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
 endif
 
-.PHONY: FORCE all demo test test-run print-cuda test-long test-gpu bench bench-gpu figures fetch format install headers info help \
+.PHONY: FORCE all demo test test-run print-cuda test-long test-gpu bench figures fetch format install headers info help \
 	packages packages-check sanitize clean manual
 
 all: $(BUILD)/attgeo attgeo.1
