@@ -15,7 +15,7 @@ enum { ROWS = 8, VECTORS = 3 };
 #else
 enum { ROWS = 4, VECTORS = 3 };
 #endif
-enum { COLUMNS = VECTORS * KERN_V, DEPTH = 640, CHUNK_BYTES = 8 << 20, CHUNK_ROWS = 1024 };
+enum { COLUMNS = VECTORS * KERN_V, DEPTH = 640, CHUNK_BYTES = 8 << 20, CHUNK_ROWS = 1024, PARTS = 4 };
 
 /* panel (depth, COLUMNS) = n rows of w transposed, missing ones 0. */
 static void pack(float *panel, const float *w, int64_t n, int64_t depth, int64_t ldw) {
@@ -73,9 +73,11 @@ static void multiply(float *y, const float *x, const float *panel, const float *
     }
 }
 
-/* Columns [n0, n0 + n) of the rows of some tiles, which are taken together where they touch. */
+/* Columns [n0, n0 + n) of the part-th of `parts` shares of the rows of some tiles, which are taken together where they
+ * touch. */
 static void task(float *y, const float *x, const float *w, const float *bias, const struct kern_tile *tiles,
-                 int64_t n_tiles, int64_t n0, int64_t n, int64_t K, int64_t ldy, int64_t ldx, bool accumulate) {
+                 int64_t n_tiles, int64_t part, int64_t parts, int64_t n0, int64_t n, int64_t K, int64_t ldy,
+                 int64_t ldx, bool accumulate) {
     float panel[DEPTH * COLUMNS] __attribute__((aligned(64)));
     float edge[COLUMNS] = {0};
     if (bias) memcpy(edge, bias + n0, (size_t)n * sizeof *bias);
@@ -87,8 +89,10 @@ static void task(float *y, const float *x, const float *w, const float *bias, co
             int64_t rows = tiles[i].rows;
             for (next = i + 1; next < n_tiles && tiles[next].row == tiles[i].row + rows; next++)
                 rows += tiles[next].rows;
-            multiply(y + tiles[i].row * ldy + n0, x + tiles[i].row * ldx + k, panel,
-                     bias && cut == cuts - 1 ? edge : NULL, rows, n, depth, ldy, ldx, accumulate || cut > 0);
+            const int64_t from = rows * part / parts / ROWS * ROWS, row = tiles[i].row + from;
+            if (part < parts - 1) rows = rows * (part + 1) / parts / ROWS * ROWS;
+            multiply(y + row * ldy + n0, x + row * ldx + k, panel, bias && cut == cuts - 1 ? edge : NULL, rows - from,
+                     n, depth, ldy, ldx, accumulate || cut > 0);
         }
     }
 }
@@ -103,11 +107,17 @@ void kern_linear_cpu(float *y, const float *x, const float *w, const float *bias
     if (group > most) group = most;
     if (group < 1) group = 1;
     const int64_t groups = (n_tiles + group - 1) / group;
-#pragma omp parallel for num_threads((int)threads) if (groups * blocks > 1) schedule(dynamic) default(none)            \
-    shared(y, x, w, bias, tiles, n_tiles, N, K, ldy, ldx, accumulate, blocks, group, groups)
-    for (int64_t i = 0; i < groups * blocks; i++) {
-        const int64_t first = i / blocks * group, n0 = i % blocks * COLUMNS;
-        task(y, x, w, bias, tiles + first, n_tiles - first < group ? n_tiles - first : group, n0,
-             N - n0 < COLUMNS ? N - n0 : COLUMNS, K, ldy, ldx, accumulate);
+    /* The last blocks are cut into PARTS tasks each, so that the threads end together; not worth it for few rows. */
+    const int64_t last_rows = tiles[n_tiles - 1].row + tiles[n_tiles - 1].rows - tiles[(groups - 1) * group].row;
+    const int64_t cut = last_rows < PARTS * 4 * ROWS ? 0 : blocks < threads ? blocks : threads;
+    const int64_t whole = groups * blocks - cut;
+#pragma omp parallel for num_threads((int)threads) schedule(dynamic) default(none)                                     \
+    shared(y, x, w, bias, tiles, n_tiles, N, K, ldy, ldx, accumulate, blocks, group, cut, whole)
+    for (int64_t i = 0; i < whole + cut * PARTS; i++) {
+        const int64_t late = i - whole, at = late < 0 ? i : whole + late / PARTS;
+        const int64_t first = at / blocks * group, n0 = at % blocks * COLUMNS;
+        task(y, x, w, bias, tiles + first, n_tiles - first < group ? n_tiles - first : group,
+             late < 0 ? 0 : late % PARTS, late < 0 ? 1 : PARTS, n0, N - n0 < COLUMNS ? N - n0 : COLUMNS, K, ldy, ldx,
+             accumulate);
     }
 }
