@@ -32,7 +32,9 @@ GIT := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 CFLAGS ?=
 AG_CFLAGS := -std=c11 -D_GNU_SOURCE -I. $(WARN) $(OPT) -march=$(ARCH) -fopenmp -ffp-contract=off -fvisibility=hidden \
 	-fno-math-errno -fno-trapping-math $(PKG_CFLAGS) $(if $(filter 1,$(CUDA)),-DAG_HAVE_CUDA=1,-DAG_HAVE_CUDA=0)
-AG_LIBS := $(PKG_LIBS) $(HDF5_HL) -lm -fopenmp
+# GCC's OpenMP library statically, where there is one: only then do its settings in kernels/backend.c come before its start.
+OPENMP := $(or $(wildcard $(shell $(CC) -print-file-name=libgomp.a)),-fopenmp)
+AG_LIBS := $(PKG_LIBS) $(HDF5_HL) -lm $(OPENMP) -lpthread -ldl
 
 FOLDERS := base kernels geometry taylor probe plots data
 SRC := $(foreach f,$(FOLDERS),$(wildcard $(f)/*.c))
