@@ -112,6 +112,12 @@ static void lines(FILE *out, const char *text, const char *before, const char *a
     }
 }
 
+static bool ignored(const struct ag_command *c, const struct ag_option *o) {
+    return (o->offset == COMMON(backend) && (c->ignores & AG_IGNORES_BACKEND)) ||
+           (o->offset == COMMON(threads) && (c->ignores & AG_IGNORES_THREADS)) ||
+           (o->offset == COMMON(seed) && (c->ignores & AG_IGNORES_SEED));
+}
+
 static void help_command(FILE *out, const struct ag_command *c) {
     fprintf(out, "usage: attgeo %s %s%s[options]\n\n", c->name, c->usage, *c->usage ? " " : "");
     paragraphs(out, c->description);
@@ -122,7 +128,14 @@ static void help_command(FILE *out, const struct ag_command *c) {
     if (c->n_options > 0) fprintf(out, "\noptions:\n");
     for (int i = 0; i < c->n_options; i++) help_option(out, &c->options[i]);
     fprintf(out, "\noptions of every command:\n");
-    for (int i = 0; i < N_COMMON; i++) help_option(out, &common_options[i]);
+    for (int i = 0; i < N_COMMON; i++) {
+        struct ag_option o = common_options[i];
+        if (ignored(c, &o)) {
+            o.type = AG_OPT_TEXT; /* its values do not matter either */
+            o.help = "Accepted, as everywhere; this command has no use for it.";
+        }
+        help_option(out, &o);
+    }
     fprintf(out, "  -h, --help                This text.\n      --version             The program's version.\n");
 }
 
@@ -193,6 +206,12 @@ void ag_cli_manual(const struct ag_command *const *commands, int n, FILE *out) {
             while (*text == '\n') text++;
         }
         for (int j = 0; j < c->n_options; j++) troff_option(out, &c->options[j]);
+        for (int j = 0, first = 1; c->ignores != 0 && j < N_COMMON; j++)
+            if (ignored(c, &common_options[j])) {
+                fprintf(out, "%s\\-\\-%s", first ? ".PP\nAccepted without effect: " : ", ", common_options[j].name);
+                first = 0;
+            }
+        if (c->ignores != 0) fprintf(out, ".\n");
         if (c->examples != NULL) {
             fprintf(out, ".PP\nExample:\n.PP\n.nf\n");
             troff(out, c->examples, strlen(c->examples));

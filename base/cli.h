@@ -46,6 +46,9 @@ struct ag_common {
     bool quiet, verbose, force;
 };
 
+/* Which of them a command accepts, as every command does, but has no use for: --help and the manual say so. */
+enum { AG_IGNORES_BACKEND = 1, AG_IGNORES_THREADS = 2, AG_IGNORES_SEED = 4 };
+
 struct ag_run {
     struct ag_common common;
     void *options; /* the command's options struct, defaults filled in, then parsed */
@@ -68,6 +71,7 @@ struct ag_command {
     size_t options_size;
     const void *defaults;             /* an options struct */
     int min_arguments, max_arguments; /* max -1: any number */
+    unsigned ignores; /* AG_IGNORES_* */
     enum ag_status (*run)(struct ag_run *run);
 };
 

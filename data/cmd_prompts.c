@@ -196,5 +196,6 @@ const struct ag_command command_prompts = {
     .defaults = &defaults,
     .min_arguments = 0,
     .max_arguments = 0,
+    .ignores = AG_IGNORES_BACKEND | AG_IGNORES_THREADS,
     .run = run_prompts,
 };

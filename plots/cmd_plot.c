@@ -310,5 +310,6 @@ const struct ag_command command_plot = {
     .defaults = &defaults,
     .min_arguments = 1,
     .max_arguments = 1,
+    .ignores = AG_IGNORES_BACKEND | AG_IGNORES_THREADS | AG_IGNORES_SEED,
     .run = run_plot,
 };

@@ -184,5 +184,6 @@ const struct ag_command command_info = {
     .defaults = &defaults,
     .min_arguments = 0,
     .max_arguments = 1,
+    .ignores = AG_IGNORES_SEED,
     .run = run_info,
 };

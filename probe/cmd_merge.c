@@ -221,5 +221,6 @@ const struct ag_command command_merge = {
     .defaults = &defaults,
     .min_arguments = 1,
     .max_arguments = -1,
+    .ignores = AG_IGNORES_BACKEND | AG_IGNORES_SEED,
     .run = run_merge,
 };

@@ -164,6 +164,7 @@ static const struct ag_command example = {"example",
                                           &example_defaults,
                                           1,
                                           2,
+                                          AG_IGNORES_SEED,
                                           example_run};
 static const struct ag_command *const examples[] = {&example};
 
