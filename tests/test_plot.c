@@ -1,6 +1,6 @@
 /* tests/test_plot.c: figures: their tables, their pictures and what goes wrong. Results files are written here, by the
  * schema of geometry/results.h. */
-#include "tests/test.h"
+#include "tests/plot_common.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -179,50 +179,6 @@ static const char *make_results(const char *folder, const struct made *m) {
 
 static const struct made ordinary = {3, 2, 8, 12, ORDINARY, "tiny attn_k"};
 
-static const char *slurp(const char *path, size_t *size) {
-    static char *kept[64];
-    static int next;
-    struct ag_buf buf = {0};
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) fail_msg("%s is not there", path);
-    char piece[4096];
-    for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0;)
-        assert_int_equal(ag_buf_add(&buf, piece, n, NULL), AG_OK);
-    fclose(file);
-    if (buf.size == 0) fail_msg("%s is empty", path);
-    free(kept[next % 64]);
-    if (strlen(path) > 4 && strcmp(path + strlen(path) - 4, ".svg") == 0)
-        buf.size = test_canonical_svg(buf.data, buf.size);
-    kept[next++ % 64] = buf.data;
-    *size = buf.size;
-    return buf.data;
-}
-
-static int count(const char *text, const char *piece) {
-    int n = 0;
-    for (const char *at = text; (at = strstr(at, piece)) != NULL; at += strlen(piece)) n++;
-    return n;
-}
-
-static void plot_ok(const char *results, const char *folder, const char *options) {
-    struct ag_buf out = {0}, err = {0};
-    const int code = test_cli(&out, &err, "plot %s -o %s -q %s", results, folder, options);
-    if (code != 0) fail_msg("exit %d: %s", code, err.data);
-    /* With -q only warnings speak: gnuplot must have had nothing to complain about. */
-    if (err.size > 0) fail_msg("said: %s", err.data);
-    ag_buf_free(&out);
-    ag_buf_free(&err);
-}
-
-static void plot_refused(int code, const char *arguments, const char *piece, const char *other) {
-    struct ag_buf err = {0};
-    const int got = test_cli(NULL, &err, "plot %s", arguments);
-    if (got != code) fail_msg("plot %s: exit %d, expected %d: %s", arguments, got, code, err.data);
-    if (strstr(err.data, piece) == NULL || strstr(err.data, other) == NULL)
-        fail_msg("'%s' contains not both '%s' and '%s'", err.data, piece, other);
-    ag_buf_free(&err);
-}
-
 static void every_shape(void **state) {
     (void)state;
     static const struct made shapes[] = {
@@ -245,13 +201,14 @@ static void every_shape(void **state) {
         for (int f = 0; f < PLOT_FIGURES; f++) {
             size_t size;
             const char *name = plot_figures[f].name;
-            if (all) assert_memory_equal(slurp(test_path("%s/%s.png", folder, name), &size), "\x89PNG\r\n\x1a\n", 8);
-            if (all) assert_memory_equal(slurp(test_path("%s/%s.pdf", folder, name), &size), "%PDF-", 5);
-            const char *svg = slurp(test_path("%s/%s.svg", folder, name), &size);
+            if (all)
+                assert_memory_equal(plot_slurp(test_path("%s/%s.png", folder, name), &size), "\x89PNG\r\n\x1a\n", 8);
+            if (all) assert_memory_equal(plot_slurp(test_path("%s/%s.pdf", folder, name), &size), "%PDF-", 5);
+            const char *svg = plot_slurp(test_path("%s/%s.svg", folder, name), &size);
             assert_non_null(strstr(svg, "</svg>"));
             if (shapes[i].content == ALL_NAN) assert_non_null(strstr(svg, "no finite value"));
         }
-        assert_int_equal(count(slurp(test_path("%s/rank.tsv", folder), &(size_t){0}), "\nprompt\t"),
+        assert_int_equal(plot_occurrences(plot_slurp(test_path("%s/rank.tsv", folder), &(size_t){0}), "\nprompt\t"),
                          3 * shapes[i].Ls * (shapes[i].H + 1));
     }
 }
@@ -263,10 +220,11 @@ static void many_cells(void **state) {
     size_t size;
     const char *results = make_results(folder, &m);
     plot_ok(results, folder, "--format svg");
-    const char *table = slurp(test_path("%s/delta-mu.tsv", folder), &size);
-    assert_int_equal(count(table, "\nprompt\t"), 60 * 64);
+    const char *table = plot_slurp(test_path("%s/delta-mu.tsv", folder), &size);
+    assert_int_equal(plot_occurrences(table, "\nprompt\t"), 60 * 64);
     assert_non_null(strstr(table, "# numbers\t0\n"));
-    assert_non_null(strstr(slurp(test_path("%s/spectra.tsv", folder), &size), "every 10th of 3840 heads is drawn"));
+    assert_non_null(
+        strstr(plot_slurp(test_path("%s/spectra.tsv", folder), &size), "every 10th of 3840 heads is drawn"));
 }
 
 static void heatmap_table(void **state) {
@@ -274,8 +232,8 @@ static void heatmap_table(void **state) {
     const char *folder = test_folder("plot_table");
     size_t size;
     plot_ok(make_results(folder, &ordinary), folder, "--format svg --figure delta-mu");
-    const char *table = slurp(test_path("%s/delta-mu.tsv", folder), &size),
-               *svg = slurp(test_path("%s/delta-mu.svg", folder), &size);
+    const char *table = plot_slurp(test_path("%s/delta-mu.tsv", folder), &size),
+               *svg = plot_slurp(test_path("%s/delta-mu.svg", folder), &size);
     static const char *const lines[] = {
         "# model\ttiny attn_k\n",
         "# tap\trope\n",
@@ -323,24 +281,24 @@ static void counts_on_figure(void **state) {
     const char *results = make_results(folder, &m);
     plot_ok(results, folder, "--format svg");
     /* 18 cells a panel: 6 missing; the 7.0 lies over four times the 95th percentile of the rest. */
-    const char *svg = slurp(test_path("%s/delta-mu.svg", folder), &size);
+    const char *svg = plot_slurp(test_path("%s/delta-mu.svg", folder), &size);
     assert_non_null(
         strstr(svg, "Of 36 cells: 12 missing (hatched), 0 infinite (grey, ∞), 2 beyond the range (end colour)."));
-    assert_int_equal(count(slurp(test_path("%s/delta-mu.tsv", folder), &size), "\tmissing\t"), 12);
+    assert_int_equal(plot_occurrences(plot_slurp(test_path("%s/delta-mu.tsv", folder), &size), "\tmissing\t"), 12);
     /* Roles 0 to 3 of 6 layers: layer * 6 + role is even for half of them. */
-    assert_non_null(strstr(slurp(test_path("%s/separation.svg", folder), &size), "Of 48 points: 24 missing"));
-    assert_non_null(strstr(slurp(test_path("%s/spectra.svg", folder), &size),
+    assert_non_null(strstr(plot_slurp(test_path("%s/separation.svg", folder), &size), "Of 48 points: 24 missing"));
+    assert_non_null(strstr(plot_slurp(test_path("%s/spectra.svg", folder), &size),
                            "Of 288 eigenvalues in the scree: 36 are 0 or below"));
     const struct made huge = {4, 3, 8, 8, HUGE_VALUES, "huge"};
     folder = test_folder("plot_counts");
     plot_ok(make_results(folder, &huge), folder, "--format svg");
-    assert_non_null(strstr(slurp(test_path("%s/delta-mu.svg", folder), &size), "4 infinite"));
+    assert_non_null(strstr(plot_slurp(test_path("%s/delta-mu.svg", folder), &size), "4 infinite"));
     assert_non_null(
-        strstr(slurp(test_path("%s/separation.svg", folder), &size), "Of 32 points: 32 missing or not drawable"));
+        strstr(plot_slurp(test_path("%s/separation.svg", folder), &size), "Of 32 points: 32 missing or not drawable"));
     /* A range that is given clips, and says so. */
     folder = test_folder("plot_counts");
     plot_ok(make_results(folder, &ordinary), folder, "--format svg --figure delta-mu --range 0.0001");
-    svg = slurp(test_path("%s/delta-mu.svg", folder), &size);
+    svg = plot_slurp(test_path("%s/delta-mu.svg", folder), &size);
     assert_non_null(strstr(svg, "±0.0001 (given)"));
     assert_non_null(strstr(svg, "12 beyond the range"));
 }
@@ -350,8 +308,8 @@ static void curves_table(void **state) {
     const char *folder = test_folder("plot_curves");
     size_t size;
     plot_ok(make_results(folder, &ordinary), folder, "--format svg --figure separation,spectra,rank");
-    const char *table = slurp(test_path("%s/separation.tsv", folder), &size);
-    assert_int_equal(count(table, "\nhaystack\t"), 3 * 5); /* the basis; four roles and the differences */
+    const char *table = plot_slurp(test_path("%s/separation.tsv", folder), &size);
+    assert_int_equal(plot_occurrences(table, "\nhaystack\t"), 3 * 5); /* the basis; four roles and the differences */
     const char *row = strstr(table, "\nhaystack\t2\tdistractor\t");
     double v[3];
     assert_non_null(row);
@@ -363,10 +321,10 @@ static void curves_table(void **state) {
     assert_non_null(strstr(table, "\nprompt\t0\tneedle-distractor\t-0.04\t-0.07\t-0.01\t-1\n"));
     assert_non_null(strstr(table, "\nprompt\t1\tneedle-distractor\t0\t-0.03\t0.03\t0\n"));
     assert_non_null(strstr(table, "\nprompt\t2\tneedle-distractor\t0.04\t0.01\t0.07\t1\n"));
-    table = slurp(test_path("%s/spectra.tsv", folder), &size);
+    table = plot_slurp(test_path("%s/spectra.tsv", folder), &size);
     assert_non_null(strstr(table, "\nprompt\t1\tmean\t2\tNaN\t0.75\tNaN\n"));
     assert_non_null(strstr(table, "\nprompt\t1\t1\t3\t0.125\t0.875\t0.125\n"));
-    table = slurp(test_path("%s/rank.tsv", folder), &size);
+    table = plot_slurp(test_path("%s/rank.tsv", folder), &size);
     row = strstr(table, "\nprompt\t1\tmedian\tstable_rank\t");
     assert_non_null(row);
     assert_true(fabs(strtod(row + strlen("\nprompt\t1\tmedian\tstable_rank\t"), NULL) -
@@ -379,12 +337,12 @@ static void pooling_and_basis(void **state) {
     size_t size;
     const char *results = make_results(folder, &ordinary);
     plot_ok(results, folder, "--format svg --figure delta-mu --pooling token");
-    const char *table = slurp(test_path("%s/delta-mu.tsv", folder), &size);
+    const char *table = plot_slurp(test_path("%s/delta-mu.tsv", folder), &size);
     const char *row = strstr(table, "\nhaystack\t0\t1\t");
     assert_non_null(row);
     assert_true(fabs(strtod(row + strlen("\nhaystack\t0\t1\t"), NULL) - (wave(1, 0.05, 0.1) + 0.5)) <= 1e-8);
     assert_non_null(strstr(table, "# pooling\ttoken\n"));
-    assert_int_equal(count(table, "\t1\tok\t"), 0); /* no test, no marks */
+    assert_int_equal(plot_occurrences(table, "\t1\tok\t"), 0); /* no test, no marks */
     plot_refused(2, test_path("%s -o %s/pooled --basis pooled", results, folder), "no basis 'pooled'",
                  "attgeo geometry");
     assert_int_equal(ag_path_kind(test_path("%s/pooled", folder)), AG_KIND_NONE);
@@ -399,27 +357,27 @@ static void redrawn_equal(void **state) {
     plot_ok(results, other, "--format svg");
     for (int f = 0; f < PLOT_FIGURES; f++) {
         const char *name = plot_figures[f].name;
-        const char *first = slurp(test_path("%s/%s.svg", folder, name), &a);
-        const char *second = slurp(test_path("%s/%s.svg", other, name), &b);
+        const char *first = plot_slurp(test_path("%s/%s.svg", folder, name), &a);
+        const char *second = plot_slurp(test_path("%s/%s.svg", other, name), &b);
         assert_int_equal(a, b);
         assert_memory_equal(first, second, a);
         /* The script alone, in the folder, without attgeo: the same bytes. */
-        const char *picture = slurp(test_path("%s/%s.png", folder, name), &a);
+        const char *picture = plot_slurp(test_path("%s/%s.png", folder, name), &a);
         assert_int_equal(unlink(test_path("%s/%s.png", folder, name)), 0);
         assert_int_equal(system(test_path("cd %s && gnuplot -d -c %s.gp && gnuplot -d -c %s.gp %s.tsv again.svg",
                                           folder, name, name, name)),
                          0);
-        second = slurp(test_path("%s/%s.png", folder, name), &b);
+        second = plot_slurp(test_path("%s/%s.png", folder, name), &b);
         assert_int_equal(a, b);
         assert_memory_equal(picture, second, a);
-        second = slurp(test_path("%s/again.svg", folder), &b);
-        first = slurp(test_path("%s/%s.svg", folder, name), &a);
+        second = plot_slurp(test_path("%s/again.svg", folder), &b);
+        first = plot_slurp(test_path("%s/%s.svg", folder, name), &a);
         assert_int_equal(a, b);
         assert_memory_equal(first, second, a);
         /* The committed script, as it stands in the tree. */
         assert_int_equal(
             system(test_path("gnuplot -d -c plots/%s.gp %s/%s.tsv %s/tree.svg", name, folder, name, folder)), 0);
-        second = slurp(test_path("%s/tree.svg", folder), &b);
+        second = plot_slurp(test_path("%s/tree.svg", folder), &b);
         assert_int_equal(a, b);
         assert_memory_equal(first, second, a);
     }
@@ -434,10 +392,10 @@ static void hostile_names(void **state) {
         4, ORDINARY, "\"`touch build/test/plot_hostile/pwned`\" $(id)\t{/=90 x}\n# r\t99\nm_k^2 <&> \xff\xfe @x'"};
     plot_ok(make_results(folder, &m), folder, "--figure rank,delta-mu");
     assert_int_equal(ag_path_kind(test_path("%s/pwned", folder)), AG_KIND_NONE);
-    const char *table = slurp(test_path("%s/rank.tsv", folder), &size);
+    const char *table = plot_slurp(test_path("%s/rank.tsv", folder), &size);
     assert_non_null(strstr(table, "# model\t'`touch build/test/plot_hostile/pwned`' $(id) {/=90 x} # r 99 m_k^2 <&> "
                                   "\xef\xbf\xbd\xef\xbf\xbd @x'\n"));
-    assert_int_equal(count(table, "\n# r\t"), 1);
+    assert_int_equal(plot_occurrences(table, "\n# r\t"), 1);
 }
 
 static void bad_inputs(void **state) {
@@ -507,11 +465,11 @@ static void nothing_replaced(void **state) {
     fputs("mine", file);
     fclose(file);
     plot_refused(1, test_path("%s -o %s", results, folder), "rank.gp", "--force");
-    assert_string_equal(slurp(kept, &size), "mine");
+    assert_string_equal(plot_slurp(kept, &size), "mine");
     assert_int_equal(ag_path_kind(test_path("%s/delta-mu.tsv", folder)), AG_KIND_NONE);
     plot_ok(results, folder, "--figure delta-mu --format svg"); /* not in the way of this one */
     plot_ok(results, folder, "--force --format svg");
-    assert_non_null(strstr(slurp(kept, &size), "gnuplot -c"));
+    assert_non_null(strstr(plot_slurp(kept, &size), "gnuplot -c"));
 }
 
 /* Programs that stand in for gnuplot. */
@@ -530,7 +488,7 @@ static void run_without(const char *folder, const char *results, const char *pie
                                     program != NULL ? program : "build/attgeo", results, folder, folder);
     size_t size;
     const int code = system(command);
-    const char *said = slurp(test_path("%s/said", folder), &size);
+    const char *said = plot_slurp(test_path("%s/said", folder), &size);
     assert_int_equal(WEXITSTATUS(code), 1);
     if (strstr(said, piece) == NULL || strstr(said, other) == NULL)
         fail_msg("'%s' contains not both '%s' and '%s'", said, piece, other);
@@ -572,7 +530,7 @@ static void scripts_refuse(void **state) {
     };
     for (int i = 0; i < 3; i++) {
         assert_int_not_equal(system(test_path("cd %s && gnuplot -d -c %s >said 2>&1", folder, calls[i][0])), 0);
-        if (strstr(slurp(test_path("%s/said", folder), &size), calls[i][1]) == NULL)
+        if (strstr(plot_slurp(test_path("%s/said", folder), &size), calls[i][1]) == NULL)
             fail_msg("%s: no '%s'", calls[i][0], calls[i][1]);
     }
 }
@@ -621,7 +579,7 @@ static void recipe(void **state) {
     assert_int_equal(system(test_path("sh papers/ccq/figures.sh %s sample %s >%s/said 2>&1",
                                       program != NULL ? program : "build/attgeo", folder, folder)),
                      0);
-    const char *verdicts = slurp(test_path("%s/verdicts.tsv", folder), &size);
+    const char *verdicts = plot_slurp(test_path("%s/verdicts.tsv", folder), &size);
     static const char *const taps[] = {"rope", "norm"}, *const bases[] = {"prompt", "haystack"};
     for (int t = 0; t < 2; t++) {
         assert_ok(ag_h5_open(&file, test_path("%s/%s.h5", folder, taps[t]), &err), &err);
@@ -644,8 +602,8 @@ static void recipe(void **state) {
             assert_int_equal(marked, significant);
         }
         assert_ok(ag_h5_close(file, &err), &err);
-        slurp(test_path("%s/%s/separation.pdf", folder, taps[t]), &size);
-        slurp(test_path("%s/%s/token/delta-mu.pdf", folder, taps[t]), &size);
+        plot_slurp(test_path("%s/%s/separation.pdf", folder, taps[t]), &size);
+        plot_slurp(test_path("%s/%s/token/delta-mu.pdf", folder, taps[t]), &size);
     }
 }
 

@@ -1,6 +1,6 @@
 /* tests/test_plot_taylor.c: the figures of Taylor results: tables, pictures, degenerate data, refusals; and the curves
  * they draw. Results are made up here and written with taylor_results_write. */
-#include "tests/test.h"
+#include "tests/plot_common.h"
 
 #include <gsl/gsl_randist.h>
 #include <gsl/gsl_rng.h>
@@ -165,56 +165,13 @@ static const char *make_results(const char *folder, const struct made *m) {
 
 /* ---- helpers ---- */
 
-static const char *slurp(const char *path, size_t *size) {
-    static char *kept[64];
-    static int next;
-    struct ag_buf buf = {0};
-    char piece[4096];
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) fail_msg("%s is not there", path);
-    for (size_t n; (n = fread(piece, 1, sizeof piece, file)) > 0;)
-        assert_int_equal(ag_buf_add(&buf, piece, n, NULL), AG_OK);
-    fclose(file);
-    if (buf.size == 0) fail_msg("%s is empty", path);
-    free(kept[next % 64]);
-    if (strlen(path) > 4 && strcmp(path + strlen(path) - 4, ".svg") == 0)
-        buf.size = test_canonical_svg(buf.data, buf.size);
-    kept[next++ % 64] = buf.data;
-    *size = buf.size;
-    return buf.data;
-}
-
-static int count(const char *text, const char *piece) {
-    int n = 0;
-    for (const char *at = text; (at = strstr(at, piece)) != NULL; at += strlen(piece)) n++;
-    return n;
-}
-
 static void holds(const char *text, const char *piece) {
     if (strstr(text, piece) == NULL) fail_msg("no '%s' in\n%.3000s", piece, text);
 }
 
-/* With -q only warnings speak: gnuplot must have had nothing to complain about. */
-static void plot_ok(const char *results, const char *folder, const char *options) {
-    struct ag_buf err = {0};
-    const int code = test_cli(NULL, &err, "plot %s -o %s -q --force %s", results, folder, options);
-    if (code != 0) fail_msg("exit %d: %s", code, err.data);
-    if (err.size > 0) fail_msg("said: %s", err.data);
-    ag_buf_free(&err);
-}
-
-static void plot_refused(int code, const char *arguments, const char *piece, const char *other) {
-    struct ag_buf err = {0};
-    const int got = test_cli(NULL, &err, "plot %s", arguments);
-    if (got != code) fail_msg("plot %s: exit %d, expected %d: %s", arguments, got, code, err.data);
-    if (strstr(err.data, piece) == NULL || strstr(err.data, other) == NULL)
-        fail_msg("'%s' contains not both '%s' and '%s'", err.data, piece, other);
-    ag_buf_free(&err);
-}
-
 static const char *table_of(const char *folder, const char *figure) {
     size_t size;
-    return slurp(test_path("%s/%s.tsv", folder, figure), &size);
+    return plot_slurp(test_path("%s/%s.tsv", folder, figure), &size);
 }
 
 /* ---- figures ---- */
@@ -240,9 +197,10 @@ static void every_shape(void **state) {
         for (int f = 0; f < PLOT_TAYLOR_FIGURES; f++) {
             size_t size;
             const char *name = plot_taylor_figures[f].name;
-            if (all) assert_memory_equal(slurp(test_path("%s/%s.png", folder, name), &size), "\x89PNG\r\n\x1a\n", 8);
-            if (all) assert_memory_equal(slurp(test_path("%s/%s.pdf", folder, name), &size), "%PDF-", 5);
-            const char *svg = slurp(test_path("%s/%s.svg", folder, name), &size);
+            if (all)
+                assert_memory_equal(plot_slurp(test_path("%s/%s.png", folder, name), &size), "\x89PNG\r\n\x1a\n", 8);
+            if (all) assert_memory_equal(plot_slurp(test_path("%s/%s.pdf", folder, name), &size), "%PDF-", 5);
+            const char *svg = plot_slurp(test_path("%s/%s.svg", folder, name), &size);
             holds(svg, "</svg>");
             if (shapes[i].tap != AG_TAP_ROPE) holds(svg, "tap norm, NOT what the read sees (rope)");
         }
@@ -332,7 +290,7 @@ static void ladder_table(void **state) {
     holds(table, "24 of its 24 sampled queries");
     for (int k = 0; k < TAYLOR_SAMPLE_BOUNDS; k++) {
         static const char *const names[] = {"\nB1\t", "\nB2\t", "\nB3\t", "\nB4\t", "\nB4x\t"};
-        assert_int_equal(count(table, names[k]), 24);
+        assert_int_equal(plot_occurrences(table, names[k]), 24);
     }
     /* B3 in the order of R, ends as they are; B4 infinite and B2 far away where it was made so, inside the axis as
      * drawn. */
@@ -386,15 +344,15 @@ static void radius_table(void **state) {
     holds(table, "# panel1\tlayer 2, head 0 (lowest share)\n");
     holds(table, "# panel3\tlayer 3, head 1 (median share)\n");
     holds(table, "# panel5\tlayer 5, head 1 (highest share)\n");
-    assert_int_equal(count(table, "\ncurve\t"), 6 * TAYLOR_CURVE);
-    assert_int_equal(count(table, "\nradius\t"), 6 * TAYLOR_EPS);
+    assert_int_equal(plot_occurrences(table, "\ncurve\t"), 6 * TAYLOR_CURVE);
+    assert_int_equal(plot_occurrences(table, "\nradius\t"), 6 * TAYLOR_EPS);
     holds(table, "\ncurve\t3\t1\t0\t10\t0.5\t-0.45\t-0.75\t0.45\t-0.45\t-0.75\t0.45\n");
     holds(table, "\nradius\t3\t1\t0\t10\t0.25\t-0.1\t0.1\t0.2\t-0.1\t0\tNaN\n"); /* the curve is below 0 there */
     holds(table, "# radii4\tradii 0.250 · 0.500 · 0.750\n");
     holds(table, "# radii3\tradii 1* · 1* · 1*\n");
     plot_ok(results, folder, "--format svg --figure taylor-radius --layer 4 --head 1");
     table = table_of(folder, "taylor-radius");
-    assert_int_equal(count(table, "\ncurve\t"), 2 * TAYLOR_CURVE);
+    assert_int_equal(plot_occurrences(table, "\ncurve\t"), 2 * TAYLOR_CURVE);
     holds(table, "# panel1\tlayer 4, head 1 (chosen)\n");
     const struct made far = {1, 1, 1, 2, EXTREME, 0, AG_TAP_ROPE, "far"};
     plot_ok(make_results(folder, &far), folder, "--format svg --figure taylor-radius");
@@ -410,7 +368,7 @@ static void by_layer_tables(void **state) {
     const char *folder = test_folder("plot_taylor_layers");
     plot_ok(make_results(folder, &ordinary), folder, "--format svg --figure taylor-direction,taylor-orders");
     const char *table = table_of(folder, "taylor-direction");
-    assert_int_equal(count(table, "\ncosine\t"), 4 * 3);
+    assert_int_equal(plot_occurrences(table, "\ncosine\t"), 4 * 3);
     holds(table, "\nspan\t4\tall\t48\t0.78\t0.78\t0.78\t0\n");
     holds(table, "\ncosine\t5\t1\t24\t0.9\tNaN\tNaN\t0\n");
     holds(table, "# reference2\t0.25\n"); /* 16 / 64 */
@@ -426,8 +384,8 @@ static void by_layer_tables(void **state) {
             sscanf(strchr(at + 3, '\t'), "\t%lf\t%lf\t%lf\t%lf\t%lf\t%lf", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5]),
             6);
         for (int i = 0; i < 6; i++) assert_true(fabs(v[i] / ldexp(1, -(int)order[n]) - 1) <= 0.023);
-        assert_int_equal(count(table, test_path("\nmodel\t%d\t", n)), 1);
-        assert_int_equal(count(table, test_path("\n4\t%d\t", n)), 2);
+        assert_int_equal(plot_occurrences(table, test_path("\nmodel\t%d\t", n)), 1);
+        assert_int_equal(plot_occurrences(table, test_path("\n4\t%d\t", n)), 2);
     }
     const struct made far = {2, 1, 1, 1, EXTREME, 0, AG_TAP_ROPE, "far"}; /* odd quantities 0, even ones infinite */
     plot_ok(make_results(folder, &far), folder, "--format svg --figure taylor-direction,taylor-orders");
@@ -448,21 +406,21 @@ static void redrawn_equal(void **state) {
     plot_ok(results, other, "--format svg");
     for (int f = 0; f < PLOT_TAYLOR_FIGURES; f++) {
         const char *name = plot_taylor_figures[f].name;
-        const char *first = slurp(test_path("%s/%s.svg", folder, name), &a),
-                   *second = slurp(test_path("%s/%s.svg", other, name), &b);
+        const char *first = plot_slurp(test_path("%s/%s.svg", folder, name), &a),
+                   *second = plot_slurp(test_path("%s/%s.svg", other, name), &b);
         assert_int_equal(a, b);
         assert_memory_equal(first, second, a);
         /* The script alone, in the folder, without attgeo; and the committed one, as it stands in the tree. */
-        const char *picture = slurp(test_path("%s/%s.png", folder, name), &a);
+        const char *picture = plot_slurp(test_path("%s/%s.png", folder, name), &a);
         assert_int_equal(unlink(test_path("%s/%s.png", folder, name)), 0);
         assert_int_equal(system(test_path("cd %s && gnuplot -d -c %s.gp", folder, name)), 0);
-        second = slurp(test_path("%s/%s.png", folder, name), &b);
+        second = plot_slurp(test_path("%s/%s.png", folder, name), &b);
         assert_int_equal(a, b);
         assert_memory_equal(picture, second, a);
         assert_int_equal(
             system(test_path("gnuplot -d -c plots/%s.gp %s/%s.tsv %s/tree.svg", name, folder, name, folder)), 0);
-        second = slurp(test_path("%s/tree.svg", folder), &b);
-        first = slurp(test_path("%s/%s.svg", folder, name), &a);
+        second = plot_slurp(test_path("%s/tree.svg", folder), &b);
+        first = plot_slurp(test_path("%s/%s.svg", folder, name), &a);
         assert_int_equal(a, b);
         assert_memory_equal(first, second, a);
     }
@@ -481,7 +439,7 @@ static void names_are_text(void **state) {
     for (int f = 0; f < PLOT_TAYLOR_FIGURES; f++) {
         holds(table_of(folder, plot_taylor_figures[f].name),
               "# model\t'`touch build/test/plot_taylor_hostile/pwned`' $(id) {/=90 x} # tap norm m_k^2 <&>\n");
-        assert_int_equal(count(table_of(folder, plot_taylor_figures[f].name), "\n# tap\t"), 1);
+        assert_int_equal(plot_occurrences(table_of(folder, plot_taylor_figures[f].name), "\n# tap\t"), 1);
     }
 }
 
